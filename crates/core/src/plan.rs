@@ -114,8 +114,6 @@ pub enum Listing {
     Off,
     /// None is listed, and those of each process are counted by node.
     Counted,
-    /// Those that are not in the slowest tier are listed, for a small part of a CPU.
-    Faster,
     /// Listed for a small part of a CPU.
     Slow,
     /// As fast as a node that runs out of memory needs it.

@@ -284,7 +284,7 @@ impl Observer for Watch {
                 self.residents = None;
             }
             // Who lists pages has them counted where that was asked for before.
-            Listing::Faster | Listing::Slow | Listing::Fast => {
+            Listing::Slow | Listing::Fast => {
                 let root = &self.root;
                 let residents = self
                     .residents

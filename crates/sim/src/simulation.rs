@@ -54,7 +54,7 @@ impl Observer for Eyes {
     fn list_residents(&mut self, listing: Listing) {
         self.world.borrow_mut().lists = match listing {
             Listing::Off | Listing::Counted => 0,
-            Listing::Faster | Listing::Slow => LISTED,
+            Listing::Slow => LISTED,
             Listing::Fast => 8 * LISTED,
         };
     }

@@ -59,11 +59,15 @@ use arbiter::Arbiter;
 use ledger::Ledger;
 use scope::Scope;
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use view::Company;
 
 /// Below this part of what programs have in memory, one in ten, what was not listed is not waited for.
 const LISTED_PART: u64 = 10;
+/// Readings of what all scopes may have of the fastest tier, of which the middle one counts: what is told as held is
+/// older than what is free, so that for a step or two pages on their way are in neither or in both.
+const CAPACITY_READINGS: usize = 5;
 
 /// Numbers given out over all scopes.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +142,7 @@ pub struct Engine {
     scopes: Vec<Entry>,
     roster: Roster,
     company: Company,
+    fast_capacity: Middle,
     arbiter: Arbiter,
     numbers: Numbers,
     log: Log,
@@ -155,6 +160,7 @@ impl Engine {
             scopes: Vec::new(),
             roster: Roster::default(),
             company: Company::default(),
+            fast_capacity: Middle::default(),
             arbiter: Arbiter::new(&config),
             numbers: Numbers {
                 request: 1,
@@ -216,7 +222,7 @@ impl Engine {
             entry.scope.add_pending(snapshot, &mut pending);
         }
         let mut room = budget::room_pages(&self.config, snapshot, &pending);
-        let fast_pages = self.share_out_fast(snapshot, &views, &room);
+        let fast_pages = self.share_out_fast(snapshot, &views, &room, &pending);
         let moves_ns: u64 = outcomes
             .iter()
             .flatten()
@@ -262,10 +268,11 @@ impl Engine {
 
     /// What each scope may have of the fastest memory tier.
     fn share_out_fast(
-        &self,
+        &mut self,
         snapshot: &Snapshot,
         views: &[Cow<'_, Snapshot>],
         room: &[u64],
+        pending: &[u64],
     ) -> Vec<Option<u64>> {
         let scopes = self.scopes.iter().zip(views);
         let uses: Vec<(Quota, Use)> = scopes
@@ -276,9 +283,11 @@ impl Engine {
         }
         let tiers = Tiers::of(&snapshot.nodes);
         let held: u64 = uses.iter().map(|(_, used)| used.held_pages).sum();
-        let free: u64 = tiers.nodes(0).map(|node| room[node]).sum();
+        // What is on its way there has its room, and is held by nobody yet.
+        let free: u64 = tiers.nodes(0).map(|node| room[node] + pending[node]).sum();
         let unseen = unseen_pages(snapshot, &tiers, self.listed(), held);
-        quota::share_out(held + unseen + free, &uses)
+        let capacity = self.fast_capacity.take(held + unseen + free);
+        quota::share_out(capacity, &uses)
     }
 
     /// Pages of all scopes whose place was told.
@@ -415,6 +424,25 @@ impl Engine {
     pub fn pending_count(&self) -> usize {
         let scopes = self.scopes.iter();
         scopes.map(|entry| entry.scope.pending_count()).sum()
+    }
+}
+
+/// The middle one of the last readings of a figure.
+#[derive(Debug, Default)]
+struct Middle {
+    last: VecDeque<u64>,
+}
+
+impl Middle {
+    /// Takes in a reading.
+    fn take(&mut self, reading: u64) -> u64 {
+        self.last.push_back(reading);
+        if self.last.len() > CAPACITY_READINGS {
+            self.last.pop_front();
+        }
+        let mut all: Vec<u64> = self.last.iter().copied().collect();
+        all.sort_unstable();
+        all[all.len() / 2]
     }
 }
 

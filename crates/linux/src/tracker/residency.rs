@@ -13,10 +13,9 @@ use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::tree::{LiveProcess, Tree};
 use crate::root::Root;
 use crate::sys::{self, OwnMapping, PAGE_IS_HUGE, PAGE_IS_PRESENT};
-use hither_core::ids::{NodeId, Pid};
+use hither_core::ids::Pid;
 use hither_core::plan::{Listing, Sampling};
 use hither_core::snapshot::{Evidence, GlobalMetrics, PresentPage, Snapshot};
-use hither_core::tiers::Tiers;
 use std::ops::Range;
 
 /// Pages looked at per interval: some 5 ms of queries.
@@ -41,11 +40,6 @@ struct Pace {
 const SLOW: Pace = Pace {
     share: 0.005,
     pages: 1 << 12,
-};
-/// The same, where most of what is looked at is left out: it costs a twentieth of one that is told.
-const SIFTED: Pace = Pace {
-    share: 0.005,
-    pages: 1 << 16,
 };
 /// Where a node runs out of memory: 10 %, 5 ms.
 const FAST: Pace = Pace {
@@ -77,14 +71,8 @@ impl Rounds {
         }
     }
 
-    /// Looks at the next `most` pages, and adds those on nodes that are wanted.
-    fn add(
-        &mut self,
-        processes: &[LiveProcess],
-        most: usize,
-        wants: impl Fn(NodeId) -> bool,
-        pages: &mut Vec<PresentPage>,
-    ) {
+    /// Adds the next `most` pages.
+    fn add(&mut self, processes: &[LiveProcess], most: usize, pages: &mut Vec<PresentPage>) {
         let start = processes.iter().position(|p| p.pid == self.resume.0);
         let first = if start.is_some() { self.resume.1 } else { 0 };
         self.resume = (0, 0);
@@ -92,7 +80,7 @@ impl Rounds {
         for (index, process) in processes.iter().enumerate().skip(start.unwrap_or(0)) {
             let from = if Some(index) == start { first } else { 0 };
             self.present(process, from, left);
-            self.add_homes(process, &wants, pages);
+            self.add_homes(process, pages);
             left -= self.found.len();
             if left == 0 {
                 let next = self.found.last().map_or(0, |&(page, _)| page + 1);
@@ -103,26 +91,21 @@ impl Rounds {
     }
 
     /// Adds what was found with the node that each page is on; pages that went meanwhile are left out.
-    fn add_homes(
-        &mut self,
-        process: &LiveProcess,
-        wants: &impl Fn(NodeId) -> bool,
-        pages: &mut Vec<PresentPage>,
-    ) {
+    fn add_homes(&mut self, process: &LiveProcess, pages: &mut Vec<PresentPage>) {
         let Some(map) = &process.pagemap else { return };
         let runs = self.found.chunk_by(|a, b| a.0 + 1 == b.0);
         let ranges: Vec<Range<u64>> = runs.map(|run| run[0].0..run[run.len() - 1].0 + 1).collect();
-        let mut found = self.found.iter();
         let places = self.by_page.places(process.pid, map, &ranges);
         pages.extend(places.into_iter().filter_map(|(page, home)| {
-            let &(_, huge) = found
-                .find(|&&(at, _)| at >= page)
-                .filter(|(at, _)| *at == page)?;
-            wants(home).then_some(PresentPage {
+            let at = self
+                .found
+                .binary_search_by_key(&page, |&(page, _)| page)
+                .ok()?;
+            Some(PresentPage {
                 pid: Pid(process.pid),
                 page,
                 home,
-                huge,
+                huge: self.found[at].1,
             })
         }));
     }
@@ -179,7 +162,6 @@ pub struct Residents {
     rounds: Rounds,
     most: usize,
     pace: Pace,
-    is_sifted: bool,
 }
 
 impl Residents {
@@ -190,16 +172,13 @@ impl Residents {
             rounds: Rounds::new(root),
             most: SLOW.pages,
             pace: SLOW,
-            is_sifted: false,
         }
     }
 
     /// How many are listed from now on.
     pub fn set_listing(&mut self, listing: Listing) {
-        self.is_sifted = listing == Listing::Faster;
         let pace = match listing {
             Listing::Fast => FAST,
-            Listing::Faster => SIFTED,
             Listing::Off | Listing::Counted | Listing::Slow => SLOW,
         };
         if pace != self.pace {
@@ -217,16 +196,8 @@ impl Residents {
     /// Adds the next part.
     pub fn add(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
         let began_ns = sys::thread_cpu_ns();
-        let tiers = Tiers::of(&snapshot.nodes);
-        let slowest = tiers.len().saturating_sub(1);
-        let nodes = &snapshot.nodes;
-        let is_faster = |home| {
-            let at = nodes.iter().position(|node| node.id == home);
-            at.is_some_and(|at| tiers.rank(at) < slowest)
-        };
-        let wants = |home| !self.is_sifted || is_faster(home);
         self.rounds
-            .add(tree.processes(), self.most, wants, &mut snapshot.present);
+            .add(tree.processes(), self.most, &mut snapshot.present);
         let used_ns = sys::thread_cpu_ns().saturating_sub(began_ns).max(1) as f64;
         let granted_ns = snapshot.interval_us as f64 * 1000.0 * self.pace.share;
         let most = self.most as f64 * (granted_ns / used_ns).clamp(0.5, 2.0);
@@ -302,12 +273,8 @@ impl Tracker for ResidencyTracker {
         snapshot.sample_period = 0;
         snapshot.samples_lost = 0;
         snapshot.pages.clear();
-        self.rounds.add(
-            tree.processes(),
-            PAGES_PER_INTERVAL,
-            |_| true,
-            &mut snapshot.present,
-        );
+        self.rounds
+            .add(tree.processes(), PAGES_PER_INTERVAL, &mut snapshot.present);
         Ok(())
     }
 

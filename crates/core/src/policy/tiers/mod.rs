@@ -467,9 +467,8 @@ impl Policy for Hot {
     }
 
     fn listing(&self) -> Listing {
-        // Memory that is never used is not seen by samples, and is the first to be demoted. In the slowest tier
-        // it may stay unknown.
-        Listing::Faster
+        // Memory that is never used is not seen by samples, and is the first to be demoted.
+        Listing::Slow
     }
 
     fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
