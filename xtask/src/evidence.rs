@@ -262,9 +262,8 @@ fn means(results: &[(String, Value)]) -> Result<String> {
     for (name, result) in results {
         let rows = rows(result)?;
         let link = format!("[{name}](evidence/{name}.md)");
-        let first_touch = base(rows, "steady_seconds").and_then(median);
-        let seconds = first_touch.map_or("–".to_owned(), |seconds| format!("{seconds:.2} s"));
-        let _ = write!(text, "| {link} | {seconds} |");
+        let first_touch = seconds(base(rows, "steady_seconds").and_then(median));
+        let _ = write!(text, "| {link} | {first_touch} |");
         for (at, policy) in policies.iter().enumerate() {
             let told = speed(rows, policy, "steady_seconds");
             steady[at].extend(told);
@@ -287,6 +286,11 @@ fn means(results: &[(String, Value)]) -> Result<String> {
     }
     text.push_str("\n\n");
     Ok(text)
+}
+
+/// Of first-touch, as `1.23 s`.
+fn seconds(figure: Option<f64>) -> String {
+    figure.map_or("–".to_owned(), |seconds| format!("{seconds:.2} s"))
 }
 
 /// A speed as `+12.3 %`.
@@ -325,8 +329,8 @@ fn summarise(results: &[(String, Value)]) -> Result<String> {
     for (name, result) in results {
         let rows = rows(result)?;
         let first_touch = base(rows, "seconds").and_then(median);
-        let seconds = first_touch.map_or("–".to_owned(), |seconds| format!("{seconds:.2} s"));
-        let _ = write!(text, "| [{name}](docs/evidence/{name}.md) | {seconds} |");
+        let told = seconds(first_touch);
+        let _ = write!(text, "| [{name}](docs/evidence/{name}.md) | {told} |");
         for policy in &policies {
             let row = rows.iter().find(|row| row["policy"] == *policy);
             let _ = write!(

@@ -499,6 +499,12 @@ pub mod ring {
     pub const fn is_load(flags: u8) -> bool {
         flags & WRITE == 0 || flags & UPDATE != 0
     }
+
+    /// Is its latency what a load of memory took: neither a stream's nor a transfer between caches?
+    #[must_use]
+    pub const fn tells_latency(flags: u8) -> bool {
+        is_load(flags) && flags & (TRANSFER | STREAM) == 0
+    }
 }
 
 /// Base counters: u32 `[counter][8 requesting nodes]`. *P*

@@ -618,6 +618,18 @@ impl ProcessState {
 }
 
 impl Snapshot {
+    /// Where pages are: those that were seen, in their order, then those that were listed. A page may come
+    /// twice; the last is the newest, as who lists a page does so after it was seen.
+    pub fn places(&self) -> impl Iterator<Item = PresentPage> + '_ {
+        let seen = self.pages.iter().map(|page| PresentPage {
+            pid: page.pid,
+            page: page.page,
+            home: page.home,
+            huge: page.huge,
+        });
+        seen.chain(self.present.iter().copied())
+    }
+
     /// Nodes about which nothing else is known, for one reason: the start of a builder.
     #[must_use]
     pub fn of_nodes(nodes: Vec<NodeState>, why: &'static str) -> Self {

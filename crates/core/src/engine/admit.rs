@@ -14,7 +14,7 @@ use crate::explain::Event;
 use crate::ids::{NodeId, Pid};
 use crate::plan::{Mechanism, MoveRequest, Reason};
 use crate::policy::{PolicyActivity, Proposal, ProposedMove, moving_unit};
-use crate::snapshot::{Evidence, ProcessState};
+use crate::snapshot::{Evidence, PresentPage, ProcessState};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -90,15 +90,9 @@ impl Scope {
         let seen_at: HashMap<(Pid, u64), NodeId> = match proposed {
             [] => HashMap::new(),
             _ => {
-                let snapshot = turn.snapshot;
-                let seen = snapshot.pages.iter();
-                let seen = seen.map(|page| (page.pid, page.page, page.huge, page.home));
-                // Who lists a page does so after it was seen.
-                let present = snapshot.present.iter();
-                let present = present.map(|page| (page.pid, page.page, page.huge, page.home));
-                seen.chain(present)
-                    .map(|(pid, page, huge, home)| ((pid, moving_unit(page, huge)), home))
-                    .collect()
+                let unit = |page: &PresentPage| (page.pid, moving_unit(page.page, page.huge));
+                let places = turn.snapshot.places();
+                places.map(|page| (unit(&page), page.home)).collect()
             }
         };
         let processes = turn.snapshot.processes.iter();

@@ -7,7 +7,7 @@
 
 use crate::ids::Pid;
 use crate::metrics;
-use crate::snapshot::{Evidence, GlobalMetrics, LINE_BYTES, PageStats, Snapshot};
+use crate::snapshot::{Evidence, GlobalMetrics, LINE_BYTES, PageStats, PresentPage, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,11 +56,17 @@ pub(super) fn restrict<'a>(
         .filter(|(_, members)| !is_whole(members))
         .flat_map(|(at, members)| members.iter().map(move |&pid| (pid, at)))
         .collect();
-    let mut pages: Vec<Vec<PageStats>> = vec![Vec::new(); members.len()];
+    let mut pages: Vec<(Vec<PageStats>, Vec<PresentPage>)> =
+        vec![Default::default(); members.len()];
     if !owners.is_empty() {
         for page in &snapshot.pages {
             if let Some(&at) = owners.get(&page.pid) {
-                pages[at].push(page.clone());
+                pages[at].0.push(page.clone());
+            }
+        }
+        for page in &snapshot.present {
+            if let Some(&at) = owners.get(&page.pid) {
+                pages[at].1.push(*page);
             }
         }
     }
@@ -68,22 +74,22 @@ pub(super) fn restrict<'a>(
         .iter()
         .zip(pages)
         .map(
-            |(members, pages)| match (is_whole(members), company.has_others) {
+            |(members, (pages, present))| match (is_whole(members), company.has_others) {
                 (true, false) => Cow::Borrowed(snapshot),
                 (true, true) => Cow::Owned(without_others(snapshot, members)),
-                (false, _) => Cow::Owned(part(snapshot, members, pages)),
+                (false, _) => Cow::Owned(part(snapshot, members, pages, present)),
             },
         )
         .collect()
 }
 
-fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> Snapshot {
+fn part(
+    snapshot: &Snapshot,
+    members: &BTreeSet<Pid>,
+    pages: Vec<PageStats>,
+    present: Vec<PresentPage>,
+) -> Snapshot {
     let total: u64 = pages.iter().map(PageStats::total).sum();
-    let present = snapshot.present.iter();
-    let present = present
-        .filter(|page| members.contains(&page.pid))
-        .copied()
-        .collect();
     let processes = snapshot.processes.iter();
     let mut part = Snapshot {
         now_us: snapshot.now_us,
@@ -113,7 +119,8 @@ fn part(snapshot: &Snapshot, members: &BTreeSet<Pid>, pages: Vec<PageStats>) -> 
 /// All watched processes, on a machine on which others run: estimates that trackers made of their
 /// samples stand, counts of the whole machine do not.
 fn without_others(snapshot: &Snapshot, members: &BTreeSet<Pid>) -> Snapshot {
-    let mut own = part(snapshot, members, snapshot.pages.clone());
+    let (pages, present) = (snapshot.pages.clone(), snapshot.present.clone());
+    let mut own = part(snapshot, members, pages, present);
     let told = &snapshot.metrics;
     let keep = |own: &mut Evidence<f64>, told: &Evidence<f64>| {
         if told.is_known() && !told.is_measured() {

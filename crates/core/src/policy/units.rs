@@ -27,19 +27,10 @@ pub(super) fn for_each_unit(
     mut visit: impl FnMut(Unit<'_>),
 ) {
     let since_us = context.now_us.saturating_sub(snapshot.interval_us);
-    // Keys are copied out: sorting references would fetch every page's statistics many times. Pages that are
-    // present follow those that were seen.
-    let seen = snapshot
-        .pages
-        .iter()
-        .map(|page| (page.pid, page.page, page.huge));
-    let present = snapshot
-        .present
-        .iter()
-        .map(|page| (page.pid, page.page, page.huge));
+    // Keys are copied out: sorting references would fetch every page's statistics many times.
     let mut order: Vec<(Pid, u64, u32)> = (0..)
-        .zip(seen.chain(present))
-        .map(|(index, (pid, page, huge))| (pid, moving_unit(page, huge), index))
+        .zip(snapshot.places())
+        .map(|(index, page)| (page.pid, moving_unit(page.page, page.huge), index))
         .collect();
     order.sort_unstable();
     let count = snapshot.pages.len();

@@ -4,7 +4,7 @@
 //! sampled pages only moves an array in many small steps, and pays for each.
 //!
 //! Mechanism: where a sampled page has to be looked up anyway, the page map is read over its whole
-//! 2 MiB block, and the block's other pages are reported with counts of zero. A page that is
+//! 2 MiB block, and the block's other pages are reported as present. A page that is
 //! looked up because it moved lists nothing: whoever moved its neighbours knows where they are,
 //! and to list an array anew after each of its moves would cost as much as to decide them.
 //!

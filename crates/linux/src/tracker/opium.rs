@@ -337,8 +337,7 @@ impl OpiumTracker {
                         if !is_transfer {
                             view.add(fills, from, home, write);
                         }
-                        let is_other = sample.flags & (ring::TRANSFER | ring::STREAM) != 0;
-                        if ring::is_load(sample.flags) && !is_other {
+                        if ring::tells_latency(sample.flags) {
                             answers[home].add(sample.latency_ns);
                         }
                         let page = aggregator.add(&access, pages);
@@ -487,11 +486,10 @@ fn is_untold(pmu: &mut Option<Pmu>, sample: &OpiumSample) -> bool {
     let Some(pmu) = pmu else {
         return false;
     };
-    let is_load = ring::is_load(sample.flags);
-    if is_load && sample.flags & (ring::TRANSFER | ring::STREAM) == 0 {
+    if ring::tells_latency(sample.flags) {
         pmu.sampled.add(sample.latency_ns);
     }
-    !is_load
+    !ring::is_load(sample.flags)
 }
 
 /// The access that a sample tells of; `None` for kernel accesses and nonsense.
