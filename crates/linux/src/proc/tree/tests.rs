@@ -217,13 +217,16 @@ fn who_wants_to_be_left_alone_is() {
         .spawn()
         .unwrap();
     let pid = shell.id() as i32;
+    // Both run their own program, with its environment, before the tree looks: until then they show the shell's.
+    let children = || Tree::new(Root::host(), pid).children(pid).unwrap();
+    let sleeps =
+        |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c == "sleep\n");
+    until(&mut Tree::new(Root::host(), pid), |_| {
+        children().into_iter().filter(|&pid| sleeps(pid)).count() == 2
+    });
     let mut tree = Tree::new(Root::host(), Scope::Processes(vec![pid]));
     tree.ask_wishes();
-    // Both have been made, and the one that wants to be left alone has its own environment.
-    let children = || Tree::new(Root::host(), pid).children(pid).unwrap();
-    until(&mut tree, |tree| {
-        children().len() == 2 && tree.processes().len() == 2
-    });
+    until(&mut tree, |tree| tree.processes().len() == 2);
     // The one that says nothing, and the shell.
     let others = children();
     let mut watched = tree.processes().iter().map(|process| process.pid);
