@@ -65,7 +65,7 @@ done
 # Fast memory for a part of 256 MB of data: what is given to the node holds the guest's kernel besides, some 144 MB.
 # Meant to take 10 to 20 s of guest time by first touch; of hotspot alone that was measured. Programs that do not fit, one whose hot part moves, one whose hot part is
 # the first that it touches, one beside a scan of everything, a server under its own benchmark (Debian's redis-server and redis-tools), four at once.
-tiers=first-touch,weighted,kernel-tiering,damon,tiers@pmu,tiers@software
+tiers=first-touch,weighted,kernel-tiering,damon,tiers@pmu,tiers@software,oracle
 for row in 8:176 4:208 2:272; do
   IFS=: read -r part fast <<< "$row"
   options="--machine machines/westmere-m2.toml --repeat 1 --cpus 2 --memory $fast,1024 --policies $tiers"

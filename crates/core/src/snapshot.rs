@@ -570,6 +570,9 @@ pub struct PresentPage {
     pub home: NodeId,
     /// Is it part of a 2 MiB huge page? Such a page moves whole.
     pub huge: bool,
+    /// Accesses in the interval, where the tracker counts those of every page; else 0.
+    #[serde(default)]
+    pub accesses: u32,
 }
 
 /// The belief about a machine over one interval. Immutable once built.
@@ -626,6 +629,7 @@ impl Snapshot {
             page: page.page,
             home: page.home,
             huge: page.huge,
+            accesses: 0,
         });
         seen.chain(self.present.iter().copied())
     }

@@ -131,7 +131,7 @@ struct RunArguments {
 struct CompareArguments {
     #[command(flatten)]
     machine: MachineArguments,
-    /// Policies: first-touch, interleave, weighted, kernel, kernel-tiering, damon and those of hither;
+    /// Policies: first-touch, interleave, weighted, kernel, kernel-tiering, damon, those of hither, and the bound oracle;
     /// `carrefour@software` beside `carrefour@device` compares evidence, and `auto+learned` begins with what a run
     /// before it has taught
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]

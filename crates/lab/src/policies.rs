@@ -25,6 +25,8 @@ pub enum Launch {
     FastFirst,
     /// DAMON's schemes move pages between two tiers while the program runs.
     Damon,
+    /// Pages are placed by what a first run counted of each.
+    Oracle,
     /// `hither run --policy NAME -- CMD`.
     Hither,
 }
@@ -97,6 +99,12 @@ pub const LINUX: &[LinuxPolicy] = &[
         launch: Launch::Damon,
         settings: &[("sys/module/damon_stat/parameters/enabled", "N")],
     },
+    LinuxPolicy {
+        name: "oracle",
+        about: "the pages that a first run, not compared, has most accesses to are in the fastest tier: a bound, no rival",
+        launch: Launch::Oracle,
+        settings: &[],
+    },
 ];
 
 /// The policy of Linux of that name.
@@ -114,7 +122,7 @@ pub struct Choice {
     pub launch: Launch,
     /// What hither may decide by.
     pub evidence: Rung,
-    /// Runs learn, and begin with what was learned.
+    /// A first run teaches the others.
     pub learns: bool,
 }
 
@@ -168,11 +176,19 @@ impl Choice {
                 )
             })?,
         };
+        let launch = of_linux.map_or(Launch::Hither, |entry| entry.launch);
+        let is_oracle = launch == Launch::Oracle;
+        if is_oracle && own.is_some() {
+            return Err(Error::bad(
+                format!("`{text}`: the oracle counts by the lab's device, whatever the others see"),
+                format!("use `{name}`"),
+            ));
+        }
         Ok(Self {
             policy: name.to_owned(),
-            launch: of_linux.map_or(Launch::Hither, |entry| entry.launch),
-            evidence,
-            learns,
+            launch,
+            evidence: if is_oracle { Rung::Device } else { evidence },
+            learns: learns || is_oracle,
         })
     }
 }
@@ -194,9 +210,13 @@ mod tests {
             error.to_string()
         };
         assert!(refused("carefour").contains(
-            "first-touch, interleave, weighted, fast-first, kernel, kernel-tiering, damon, none, auto"
+            "first-touch, interleave, weighted, fast-first, kernel, kernel-tiering, damon, oracle, none, auto"
         ));
         assert_eq!(parse("carrefour@pmu").evidence, Rung::Pmu);
+        // Whatever the others may see, it counts, and in a run before.
+        let oracle = parse("oracle");
+        assert_eq!((oracle.evidence, oracle.learns), (Rung::Device, true));
+        assert!(refused("oracle@pmu").contains("use `oracle`"));
         let learned = parse("auto+learned@pmu");
         assert_eq!(
             (learned.policy.as_str(), learned.evidence),

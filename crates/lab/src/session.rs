@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fetch::{self, Qemu};
 use crate::image::{self, AGENT_PATH, Image};
 use crate::os;
-use crate::policies::Choice;
+use crate::policies::{Choice, Launch};
 use crate::protocol::{self, Job, RunSpec, Stdin};
 use crate::qemu::{self, HugePages, Parts, Plugin, PluginMode};
 use crate::viewer::{self, Show, Viewer};
@@ -192,6 +192,12 @@ impl Lab {
     pub fn run(&self, argv: &[String], policy: &str) -> Result<(Run, Setting)> {
         let program = Program::find(argv)?;
         let spec = program.run(policy, self.options.evidence, false)?;
+        if spec.launch == Launch::Oracle {
+            return Err(Error::bad(
+                format!("`{policy}` places by what a run before has counted, and this is one run"),
+                format!("use `hither lab compare --policies first-touch,{policy}`"),
+            ));
+        }
         let show = Show::Stream;
         let viewer = self.boot(
             &[program],

@@ -234,6 +234,7 @@ impl World {
                     page: process.page_number(unit),
                     home: self.nodes[process.pages[unit].home].id,
                     huge: process.kind.huge,
+                    accesses: 0,
                 });
             }
         }

@@ -259,6 +259,7 @@ impl World {
             page: FIRST_PAGE + page as u64,
             home: self.ids[self.homes[page]],
             huge: false,
+            accesses: 0,
         });
         let present = present.collect();
         let sampled = pages.iter().map(PageStats::total).sum();

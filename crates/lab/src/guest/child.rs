@@ -58,8 +58,9 @@ pub fn start(job: &Job, spec: &RunSpec) -> io::Result<Started> {
             Some((MPOL_WEIGHTED_INTERLEAVE, mask(nodes)?))
         }
         Launch::FastFirst => Some((MPOL_PREFERRED_MANY, mask(fast_nodes(&Root::host()))?)),
-        Launch::Plain | Launch::Damon | Launch::Hither => None,
+        Launch::Plain | Launch::Damon | Launch::Oracle | Launch::Hither => None,
     };
+    let is_oracle = spec.launch == Launch::Oracle;
     let terminal = job.stdin == Stdin::Terminal;
     let (leader, ends) = if terminal {
         let (leader, follower) = open_terminal()?;
@@ -93,6 +94,10 @@ pub fn start(job: &Job, spec: &RunSpec) -> io::Result<Started> {
                 if result != 0 {
                     return Err(io::Error::last_os_error());
                 }
+            }
+            if is_oracle {
+                // The same addresses in each run.
+                libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             }
             os::write(clock_fd, &os::monotonic_ns().to_ne_bytes()).map(drop)
         });

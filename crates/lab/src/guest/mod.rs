@@ -10,12 +10,14 @@ mod counters;
 mod damon;
 mod devices;
 mod files;
+mod oracle;
 mod port;
 mod relay;
 mod resctrl;
 mod rivals;
 mod system;
 
+use crate::policies::Launch;
 use crate::protocol::{self, Hello, Job, Kind, RunEnded, RunSpec, Stdin};
 use counters::Meter;
 use hither_core::machine::parse;
@@ -23,6 +25,7 @@ use hither_core::policy::Rung;
 use hither_linux::resctrl::LAB_FOLDER;
 use hither_linux::restore;
 use hither_linux::root::Root;
+use oracle::Oracle;
 use port::Port;
 use resctrl::Feeder;
 use std::fs;
@@ -108,10 +111,11 @@ fn serve(port: &mut Port) -> Result<()> {
     };
     fs::create_dir_all(&job.cwd).map_err(doing(format!("making {}", job.cwd)))?;
     let mut hidden = system::Hidden::default();
+    let mut oracle = Oracle::default();
     for (index, spec) in job.runs.iter().enumerate() {
         let index = index as u16;
         let devices = (meter.as_ref(), feeder.as_ref());
-        let ended = run(port, &job, index, spec, devices, &mut hidden)?;
+        let ended = run(port, &job, index, spec, devices, &mut hidden, &mut oracle)?;
         if let (Some(meter), Some(feeder)) = devices {
             feeder.reset(|cpu, mask| meter.device().set_way_mask(cpu, mask))?;
         }
@@ -145,6 +149,7 @@ fn run(
     spec: &RunSpec,
     (meter, feeder): (Option<&Meter>, Option<&Feeder>),
     hidden: &mut system::Hidden,
+    oracle: &mut Oracle,
 ) -> Result<RunEnded> {
     if spec.reset {
         system::reset()?;
@@ -179,7 +184,14 @@ fn run(
             });
         }
     };
+    let companion = match spec.launch {
+        Launch::Oracle => Some(oracle.begin(&spec.argv, child.child.id())?),
+        _ => None,
+    };
     let ended = relay.follow(port, child)?;
+    if let Some(companion) = companion {
+        oracle.end(companion)?;
+    }
     held.put_back(&root)?;
     let report = fs::read_to_string(child::REPORT_PATH).ok();
     let report = report.and_then(|text| serde_json::from_str(&text).ok());

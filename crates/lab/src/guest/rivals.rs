@@ -34,7 +34,7 @@ pub fn check(job: &Job, root: &Root) -> Result<()> {
     names.sort_unstable();
     names.dedup();
     for policy in names.into_iter().filter_map(policies::of_linux) {
-        if policy.launch == Launch::FastFirst {
+        if matches!(policy.launch, Launch::FastFirst | Launch::Oracle) {
             fast_nodes(root)?;
         }
         let weights = (policy.launch == Launch::Weighted).then_some(WEIGHTS);

@@ -290,6 +290,7 @@ impl Aggregator {
                     page: page.page,
                     home: page.home,
                     huge: false,
+                    accesses: 0,
                 });
             }
         }

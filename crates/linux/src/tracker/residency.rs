@@ -106,6 +106,7 @@ impl Rounds {
                 page,
                 home,
                 huge: self.found[at].1,
+                accesses: 0,
             })
         }));
     }

@@ -19,8 +19,7 @@ use super::places::Ladder;
 use super::{Draft, EvidenceKind, Judged, Policy, PolicyActivity, Proposal};
 use crate::ids::{Pid, SpaceId};
 use crate::plan::Mechanism;
-use crate::policy::Context;
-use crate::policy::units::for_each_unit;
+use crate::policy::{Context, moving_unit};
 use crate::snapshot::Snapshot;
 use crate::tiers::Tiers;
 use std::collections::{BTreeMap, VecDeque};
@@ -44,11 +43,11 @@ pub const WINDOW_US: u64 = 3_000_000;
 struct Page {
     bits: u32,
     /// Accesses since the last look.
-    accesses: u64,
+    accesses: u32,
     /// When it was accessed last.
     touched_us: u64,
     /// Position of its node.
-    home: usize,
+    home: u8,
     huge: bool,
     is_listed: bool,
 }
@@ -88,29 +87,26 @@ impl Paper {
             life.run_us += process.cpu_us.get().unwrap_or(longest).min(longest);
         }
         self.lives.retain(|&pid, _| snapshot.process(pid).is_some());
-        for_each_unit(snapshot, context, |unit| {
-            let Some(life) = self.lives.get_mut(&unit.pid) else {
-                return;
+        let since_us = context.now_us.saturating_sub(snapshot.interval_us);
+        for seen in snapshot.present.iter().filter(|page| page.accesses > 0) {
+            let number = moving_unit(seen.page, seen.huge);
+            let home = (context.ledger).home_given(seen.pid, number, seen.home, since_us);
+            let home = snapshot.node_position(home);
+            let Some((life, home)) = self.lives.get_mut(&seen.pid).zip(home) else {
+                continue;
             };
-            if unit.samples.is_empty() {
-                if let Some(page) = life.pages.get_mut(&unit.page) {
-                    page.home = unit.home;
-                }
-                return;
-            }
-            let page = life.pages.entry(unit.page).or_insert(Page {
+            let page = life.pages.entry(number).or_insert(Page {
                 bits: 0,
                 accesses: 0,
                 touched_us: 0,
-                home: unit.home,
-                huge: unit.huge,
+                home: 0,
+                huge: false,
                 is_listed: false,
             });
-            let accesses = unit.samples.iter().map(|&(_, count)| u64::from(count));
-            page.accesses += accesses.sum::<u64>();
+            page.accesses = page.accesses.saturating_add(seen.accesses);
             page.touched_us = context.now_us;
-            (page.home, page.huge) = (unit.home, unit.huge);
-        });
+            (page.home, page.huge) = (home as u8, seen.huge);
+        }
         for (&pid, life) in &mut self.lives {
             let looks = life.run_us / LOOK_US;
             if looks == 0 {
@@ -119,7 +115,7 @@ impl Paper {
             life.run_us %= LOOK_US;
             for (&number, page) in &mut life.pages {
                 // Of several looks that have passed, as many saw it as it was accessed.
-                let seen = std::mem::take(&mut page.accesses).min(looks);
+                let seen = u64::from(std::mem::take(&mut page.accesses)).min(looks);
                 let ones = 1u32.checked_shl(seen as u32).unwrap_or(0).wrapping_sub(1);
                 page.bits = page.bits.checked_shl(looks as u32).unwrap_or(0) | ones;
                 if page.bits.count_ones() >= HOT_BITS && !page.is_listed {
@@ -143,7 +139,8 @@ impl Paper {
                 continue;
             };
             let is_active = context.now_us.saturating_sub(page.touched_us) < WINDOW_US;
-            let is_fast = draft.ladder.rank(page.home) == 0;
+            let home = usize::from(page.home);
+            let is_fast = draft.ladder.rank(home) == 0;
             let (rank, mechanism) = match (is_fast, is_active) {
                 (false, true) => (0, Mechanism::Promote),
                 (true, false) => (1, Mechanism::Demote),
@@ -159,7 +156,7 @@ impl Paper {
                 pid,
                 page: number,
                 huge: page.huge,
-                home: page.home,
+                home,
                 heat: 0.0,
                 seen: page.bits.count_ones(),
             };
@@ -217,9 +214,7 @@ mod tests {
     use crate::ids::NodeId;
     use crate::plan::Sampling;
     use crate::policy::asked;
-    use crate::snapshot::{
-        Evidence, GlobalMetrics, NodeCounts, NodeState, PageStats, ProcessState, Rated,
-    };
+    use crate::snapshot::{Evidence, GlobalMetrics, NodeState, PresentPage, ProcessState, Rated};
 
     /// A process whose memory is on two nodes, 0 the faster.
     struct World {
@@ -265,14 +260,12 @@ mod tests {
         fn step(&mut self, touched: impl Fn(u64) -> bool) -> (usize, usize) {
             self.now_us += 100_000;
             let pages = (0..).zip(&self.homes).filter(|&(page, _)| touched(page));
-            let pages = pages.map(|(page, &home)| PageStats {
+            let pages = pages.map(|(page, &home)| PresentPage {
                 pid: Pid(9),
                 page,
                 home: NodeId(home),
-                was: None,
-                reads: NodeCounts::from_slice(&[1]),
-                writes: NodeCounts::new(),
                 huge: false,
+                accesses: 1,
             });
             let snapshot = Snapshot {
                 now_us: self.now_us,
@@ -281,8 +274,8 @@ mod tests {
                 caches: Vec::new(),
                 distances: vec![vec![10, 30], vec![30, 10]],
                 metrics: GlobalMetrics::unknown("test"),
-                pages: pages.collect(),
-                present: Vec::new(),
+                pages: Vec::new(),
+                present: pages.collect(),
                 sample_count: Evidence::measured(1, "test"),
                 sample_period: 1,
                 samples_lost: 0,
