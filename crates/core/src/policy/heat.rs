@@ -9,7 +9,9 @@
 //!
 //! Shape: 1.5 KiB for each block of 512 pages that was seen, 0.08 % of the memory looked after: a count of
 //! sixteenths of samples and the position of its node for each page. Counts fade by half in
-//! [`HALF_LIFE_US`]; the fading is applied when a block is touched or read.
+//! [`HALF_LIFE_US`]. They are those of one moment of their block: what comes later counts for more by as much as
+//! they have faded, and all are written anew once in a half-life. Faded in each interval, pages with a sample or two
+//! would lose half a sixteenth each time, and be forgotten twice as soon as they should.
 
 use crate::ids::{Pid, SpaceId};
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
@@ -35,7 +37,7 @@ const NOISE: f64 = 0.1;
 /// What is remembered of 512 pages.
 #[derive(Clone, Debug)]
 struct Block {
-    /// Step of fading up to which the counts are faded.
+    /// Step of fading whose counts these are.
     step: u64,
     /// Bits of the last intervals in which the block was sampled, the newest lowest.
     seen: u32,
@@ -103,9 +105,17 @@ impl Block {
         self.step = step;
     }
 
-    fn add(&mut self, at: usize, samples: f64) {
+    /// Samples of `step`; `factors` are those of fading.
+    fn add(&mut self, at: usize, samples: f64, step: u64, factors: &[f32]) {
+        let since = step.saturating_sub(self.step);
+        let faded = |since| f64::from(fade(factors, since));
+        let mut parts = samples * PARTS / faded(since).max(0.5);
+        if since >= STEPS || f64::from(self.counts[at]) + parts > f64::from(u16::MAX) {
+            self.fade(fade(factors, since), step);
+            parts = samples * PARTS;
+        }
         let before = u64::from(self.counts[at]);
-        let after = (before as f64 + samples * PARTS).min(f64::from(u16::MAX)) as u16;
+        let after = (before as f64 + parts.round()).min(f64::from(u16::MAX)) as u16;
         self.counts[at] = after;
         let after = u64::from(after);
         self.sum += after - before;
@@ -226,13 +236,10 @@ impl Heat {
         if samples <= 0.0 {
             return;
         }
-        if block.step < step {
-            block.fade(fade(&self.factors, step - block.step), step);
-        }
         let gone = interval.wrapping_sub(block.interval);
         block.seen = block.seen.checked_shl(gone).unwrap_or(0) | 1;
         block.interval = interval;
-        block.add(at, samples);
+        block.add(at, samples, step, &self.factors);
     }
 
     /// A page went to another node.
@@ -481,6 +488,22 @@ mod tests {
         assert_eq!(heats(&heat), [1.5]);
         heat.fade_to(10_000_000 + 100 * HALF_LIFE_US);
         assert_eq!(heats(&heat), [0.0]);
+    }
+
+    #[test]
+    fn rare_samples_fade_no_faster_than_frequent_ones() {
+        let (mut heat, mut random) = (Heat::default(), Random::new(5));
+        // 100 samples in each tenth of a second over 512 pages, until as many fade as come.
+        for interval in 0..200 {
+            heat.fade_to(interval * 100_000);
+            for _ in 0..100 {
+                heat.take(PID, random.next_u64() % 512, false, 0, 1.0, MOST);
+            }
+        }
+        // A second has 1000, and a half-life of 2 s keeps those of 2/ln 2 s.
+        let expected = 1000.0 * 2.0 / std::f64::consts::LN_2;
+        let all: f64 = heats(&heat).iter().sum();
+        assert!((all / expected - 1.0).abs() < 0.05, "{all} of {expected}");
     }
 
     #[test]
