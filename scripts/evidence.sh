@@ -85,10 +85,6 @@ for row in 8:176 4:208 2:272; do
   )
 done
 
-tables+=(
-  "tiers-memlat|dependent random loads in 332 MB of slow memory, which the thesis brings into fast memory within 20 s (its table 9)|$programs/memlat --mb 332 --first-node 1 --cpu 0 --accesses 100000000|--machine machines/westmere-m2.toml --repeat 1 --cpus 4 --memory 512,1024 --timeout 2h --policies tiers-paper@device,tiers@pmu"
-)
-
 bench="target/release/hither lab run --machine machines/skylake8160.toml --cpus 8 --timeout 12h -- \
 target/release/hither bench service"
 torture=target/release/examples/move_torture
