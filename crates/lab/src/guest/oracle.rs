@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Share of the fastest tier's free memory that is filled: some of it the kernel keeps.
+/// Share of the fastest tier's memory that is filled, of what is free at first: some of it the kernel keeps.
 const FILLED: f64 = 0.97;
 /// Time between two looks at the counters.
 const COUNT_PACE: Duration = Duration::from_millis(200);
@@ -178,11 +178,11 @@ fn place(pid: i32, fills: &Fills, is_over: &AtomicBool) -> Result<()> {
             return Err("the oracle needs a machine of two memory tiers".to_owned());
         };
         let hot = hot.get_or_insert_with(|| {
-            let free = tiers.nodes(0).map(|at| snapshot.nodes[at].free_bytes);
-            hottest(
-                fills,
-                (free.sum::<u64>() as f64 * FILLED) as usize / PAGE_BYTES as usize,
-            )
+            let nodes = tiers.nodes(0).map(|at| snapshot.nodes[at].free_bytes);
+            // What it has put there meanwhile is its own.
+            let own = snapshot.present.iter().filter(|page| page.home == fast);
+            let pages = nodes.sum::<u64>() / PAGE_BYTES + own.count() as u64;
+            hottest(fills, (pages as f64 * FILLED) as usize)
         });
         let roles = roles.meet(snapshot);
         let mut up: Vec<(Pid, u64)> = Vec::new();
