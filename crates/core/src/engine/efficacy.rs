@@ -324,14 +324,12 @@ fn conclude(
         };
     }
     let same_phase = campaign.phase.number == phase.number;
-    let mechanisms = campaign.mechanisms.iter();
-    let objectives = mechanisms.flat_map(|mechanism| mechanism.objectives());
     let (verdict, grounds) = judge(
         config,
         &campaign.before,
         &after,
         &campaign.predicted,
-        &objectives.copied().collect(),
+        &campaign.mechanisms,
         same_phase,
     );
     Judgement {

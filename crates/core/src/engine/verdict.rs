@@ -11,7 +11,7 @@
 
 use super::config::EngineConfig;
 use super::predict::PredictedChange;
-use crate::plan::Objective;
+use crate::plan::{Mechanism, Objective};
 use crate::snapshot::Snapshot;
 use crate::tiers::Tiers;
 use serde::{Deserialize, Serialize};
@@ -260,6 +260,7 @@ impl Aim {
         before: &Reading,
         after: &Reading,
         predicted: &PredictedChange,
+        mechanisms: &BTreeSet<Mechanism>,
         objectives: &BTreeSet<Objective>,
     ) -> Self {
         if objectives.contains(&Objective::FastAccesses) {
@@ -267,13 +268,16 @@ impl Aim {
             let error = |reading: &Reading| reading.fast_error.unwrap_or(0.0).powi(2);
             let noise = 2.0 * (error(before) + error(after)).sqrt();
             let least = config.success_fast_share.max(noise);
+            // Pages that go up take no access from the fast tier: what it lost without any that left it, the
+            // program changed.
+            let has_left = mechanisms.iter().any(|&one| one != Mechanism::Promote);
             return Self {
                 objective: Objective::FastAccesses,
                 grounds: Grounds::FastAccesses,
                 gain: difference(before.fast_share, after.fast_share),
                 predicted: predicted.fast_share,
                 success: least,
-                harm: least,
+                harm: if has_left { least } else { f64::INFINITY },
                 even_gain: None,
                 even_predicted: 0.0,
             };
@@ -291,18 +295,19 @@ impl Aim {
     }
 }
 
-/// Compares before and after, and says by which figures. `objectives` are those of the mechanisms that
-/// were used, `predicted` tells how much was to be expected, `same_phase` whether the memory had the same
-/// users.
+/// Compares before and after, and says by which figures. `mechanisms` are those that were used, `predicted` tells
+/// how much was to be expected, `same_phase` whether the memory had the same users.
 #[must_use]
 pub fn judge(
     config: &EngineConfig,
     before: &Reading,
     after: &Reading,
     predicted: &PredictedChange,
-    objectives: &BTreeSet<Objective>,
+    mechanisms: &BTreeSet<Mechanism>,
     same_phase: bool,
 ) -> (Verdict, Grounds) {
+    let objectives = mechanisms.iter().flat_map(|one| one.objectives());
+    let objectives: BTreeSet<Objective> = objectives.copied().collect();
     let share = config.harm_share;
     let relative = |figure: fn(&Reading) -> Option<f64>| ratio(figure(before), figure(after));
     let by_share = |ratio: Option<f64>| change(ratio.map(|ratio| ratio - 1.0), share, share);
@@ -322,7 +327,7 @@ pub fn judge(
     if !same_phase {
         return (Verdict::Inconclusive, Grounds::Phase);
     }
-    let aim = Aim::of(config, before, after, predicted, objectives);
+    let aim = Aim::of(config, before, after, predicted, mechanisms, &objectives);
     let looked_at = match (aim.gain, aim.even_gain) {
         (None, None) => return (Verdict::Inconclusive, Grounds::Missing),
         (Some(_), Some(_)) => Grounds::LocalAccessesAndImbalance,

@@ -16,8 +16,9 @@ fn reading([local, imbalance, latency_ns, rate]: [f64; 4]) -> Reading {
     }
 }
 
-fn any_aim() -> BTreeSet<Objective> {
-    [Objective::LocalAccesses, Objective::Balance].into()
+/// To local accesses and to balance.
+fn any_aim() -> BTreeSet<Mechanism> {
+    [Mechanism::Collocate].into()
 }
 
 #[test]
@@ -28,20 +29,29 @@ fn moves_between_tiers_are_judged_by_what_the_fast_tier_serves() {
         imbalance: 0.2,
         fast_share: 0.3,
     };
-    let told = |before: f64, after: f64, latency_ns| {
-        let objectives = Mechanism::Promote.objectives().iter().copied().collect();
+    let told = |mechanism, before: f64, after: f64, latency_ns| {
         // Fast memory without CPUs: nobody's own, and uneven traffic is as it should be.
         let with = |share: f64, latency_ns| Reading {
             fast_share: Some(share),
             ..reading([1.0 - share, share, latency_ns, 50.0])
         };
         let (before, after) = (with(before, 200.0), with(after, latency_ns));
-        let (verdict, grounds) = judge(&config, &before, &after, &predicted, &objectives, true);
+        let (verdict, grounds) = judge(
+            &config,
+            &before,
+            &after,
+            &predicted,
+            &[mechanism].into(),
+            true,
+        );
         (verdict, grounds == Grounds::FastAccesses)
     };
-    assert_eq!(told(0.2, 0.5, 150.0), (Verdict::Success, true));
-    assert_eq!(told(0.2, 0.22, 200.0), (Verdict::NoEffect, true));
-    assert_eq!(told(0.5, 0.2, 250.0), (Verdict::Harmful, true));
+    let (promote, demote) = (Mechanism::Promote, Mechanism::Demote);
+    assert_eq!(told(promote, 0.2, 0.5, 150.0), (Verdict::Success, true));
+    assert_eq!(told(promote, 0.2, 0.22, 200.0), (Verdict::NoEffect, true));
+    assert_eq!(told(demote, 0.5, 0.2, 250.0), (Verdict::Harmful, true));
+    // Nothing left the fast tier: what it serves is less because the program uses other memory.
+    assert_eq!(told(promote, 0.5, 0.2, 250.0), (Verdict::NoEffect, true));
 }
 
 #[test]
@@ -53,9 +63,15 @@ fn a_mechanism_succeeds_by_its_own_measure() {
         fast_share: 0.0,
     };
     let told = |before, after, mechanism: Mechanism| {
-        let objectives = mechanism.objectives().iter().copied().collect();
         let (before, after) = (reading(before), reading(after));
-        let (verdict, grounds) = judge(&config, &before, &after, &predicted, &objectives, true);
+        let (verdict, grounds) = judge(
+            &config,
+            &before,
+            &after,
+            &predicted,
+            &[mechanism].into(),
+            true,
+        );
         grounds.told(verdict)
     };
     let (remote, local) = ([0.3, 0.1, 100.0, 60.0], [0.9, 0.1, 100.0, 60.0]);
