@@ -12,6 +12,8 @@
 //! - Where there is no room, it must find a colder page to change places with, which is colder by a factor
 //!   ([`Config::swap_factor`]) and whose loss, and both moves, the gain exceeds. So equals do not change places
 //!   for ever. The colder page goes first; pages are demoted for no other reason, except for a quota.
+//! - What all moves of a step save must exceed what looking closely costs hither until they have their verdict: else
+//!   a few pages now and then would keep it looking for good.
 //! - A page counts only once its block was seen in several intervals: what a scan passes over once is not
 //!   promoted.
 //! - What a program has declared of its memory counts before what is seen ([`crate::declared`]): pinned pages
@@ -54,6 +56,9 @@ pub fn keeps(policy: &str, quota: Quota) -> bool {
 /// From the start on it learns for so long, whatever it sees, in us: a program loads its data first, and what it
 /// then uses must have had time to show. Twice the time in which heat fades by half.
 const FIRST_US: u64 = 2 * HALF_LIFE_US;
+
+/// Close looks that moves bring about: one for their outcome, one for quiet, two that are measured.
+const LOOKS: f64 = 4.0;
 
 /// Time that an access saves in faster memory where no latency is known, in ns. 100 ns: memory on CXL
 /// answers 100 to 280 ns later than the socket's own (Tigon's summary of measured devices).
@@ -245,6 +250,9 @@ impl Hot {
             }
             self.change_places(context, border, &worth, &mut draft);
         }
+        if self.period > 0.0 && !draft.pays(snapshot.own_cpu_us.get()) {
+            draft.moves.clear();
+        }
         let moves = draft.moves.iter();
         self.asked = moves.map(|order| (order.pid, order.page)).collect();
         Proposal {
@@ -320,13 +328,14 @@ impl Hot {
                 break;
             }
             is_promoting = true;
+            draft.gain_ns += worth.gain_ns(page.heat, 1.0) * base_pages(page.huge) as f64;
         }
         // The rest needs places that colder pages leave; it takes them in a later step.
         for page in wanting.into_iter().chain(hot) {
             let Some(victim) = victims.peek() else { break };
             let mechanism = hinted.mechanism(page);
-            let is_worth_it = page.heat >= self.config.swap_factor * victim.heat
-                && worth.gain_ns(page.heat - victim.heat, 2.0) > 0.0;
+            let gain_ns = worth.gain_ns(page.heat - victim.heat, 2.0);
+            let is_worth_it = page.heat >= self.config.swap_factor * victim.heat && gain_ns > 0.0;
             if !is_worth_it || !may(Mechanism::Demote) || !may(mechanism) {
                 break;
             }
@@ -343,6 +352,7 @@ impl Hot {
             if needed > 0 {
                 break;
             }
+            draft.gain_ns += gain_ns * base_pages(page.huge) as f64;
         }
         let because = format!(
             "hot memory into the fast tier, which is full at a heat of {:.2} samples a page: each access saves \
@@ -414,6 +424,8 @@ struct Draft<'a> {
     budget: u64,
     /// More could be done than the budget lets.
     is_short: bool,
+    /// What promotions, and exchanges, are expected to save within the horizon, less the moves.
+    gain_ns: f64,
     moves: Vec<ProposedMove>,
     reasons: BTreeMap<Mechanism, Cow<'static, str>>,
 }
@@ -425,6 +437,7 @@ impl<'a> Draft<'a> {
             ladder,
             budget,
             is_short: false,
+            gain_ns: 0.0,
             moves: Vec::new(),
             reasons: BTreeMap::new(),
         }
@@ -450,6 +463,16 @@ impl<'a> Draft<'a> {
             mechanism,
         });
         true
+    }
+
+    /// Is it worth the looks that cost so much CPU time each? What a quota, a pin or an overloaded tier asks for is
+    /// not weighed.
+    fn pays(&self, look_us: Option<u64>) -> bool {
+        let look_ns = look_us.unwrap_or(0) as f64 * 1000.0;
+        let mut mechanisms = self.moves.iter().map(|order| order.mechanism);
+        mechanisms.any(|one| !matches!(one, Mechanism::Promote | Mechanism::Demote))
+            || self.is_short
+            || self.gain_ns > LOOKS * look_ns
     }
 
     fn because(&mut self, mechanism: Mechanism, text: impl Into<Cow<'static, str>>) {

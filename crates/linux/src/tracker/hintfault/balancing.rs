@@ -19,15 +19,9 @@ use crate::root::Root;
 use std::path::Path;
 
 const SWITCH: &str = "proc/sys/kernel/numa_balancing";
-/// Bit of the switch: pages go to the node that uses them. Alone it takes each page of slow memory, which has no CPUs,
-/// to the node of whoever touches it.
+/// Bit of the switch: pages go to the node that uses them. The other, 2, is promotion between
+/// tiers, which takes no entries of fast memory away.
 const LOCALITY: u64 = 1;
-/// The other: pages of slow memory go up by how soon they are touched, and no more a second than [`PROMOTED_MB`] says.
-/// Alone it takes no entries of fast memory away.
-const TIERING: u64 = 2;
-/// With none, pages of slow memory fault and stay, unless the fast node has room for more than a GiB
-/// (`kernel/sched/fair.c`, `should_numa_migrate_memory`): who decides on tiers is the policy. Since Linux 6.1.
-const PROMOTED_MB: &str = "proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 
 const DELAY: &str = "sys/kernel/debug/sched/numa_balancing/scan_delay_ms";
 const PERIOD_MIN: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_min_ms";
@@ -61,8 +55,6 @@ pub struct Balancing {
     first_stretch_mb: u64,
     /// Pages a second that were asked for last.
     rate: u64,
-    /// Can promotion by the kernel be limited to none?
-    limits_promotion: bool,
     /// The switch as it is set while it rests, where it was off before.
     off: Option<u64>,
     /// It rests until then, in ns of the monotonic clock.
@@ -194,7 +186,6 @@ impl Balancing {
             stretch_mb: STRETCH_MB,
             first_stretch_mb: FIRST_STRETCH_MB.min(found_size_mb),
             rate: 0,
-            limits_promotion: false,
             off: None,
             rests_until_ns: None,
             found_ms: found_ms.unwrap_or(1000),
@@ -215,9 +206,6 @@ impl Balancing {
         // What a dead owner left may have been put back just now: read again.
         let mut settings: Vec<Setting> = Vec::new();
         settings.extend(Setting::of(root, SWITCH)?);
-        let limit = Setting::of(root, PROMOTED_MB).unwrap_or(None);
-        balancing.limits_promotion = limit.is_some();
-        settings.extend(limit);
         for path in [DELAY, PERIOD_MIN, PERIOD_MAX, SIZE] {
             settings.extend(Setting::of(root, path).unwrap_or(None));
         }
@@ -239,11 +227,6 @@ impl Balancing {
         }
         if on & LOCALITY == 0 {
             self.off = Some(on);
-            // Somebody who has tiering on wants what it promotes.
-            self.limits_promotion &= on & TIERING == 0;
-            if self.limits_promotion {
-                write(&self.root, PROMOTED_MB, "0")?;
-            }
             self.turn(true)?;
         }
         Ok(())
@@ -252,8 +235,7 @@ impl Balancing {
     /// On or off, where it was off before.
     fn turn(&self, on: bool) -> Result<()> {
         let Some(off) = self.off else { return Ok(()) };
-        let tiering = if self.limits_promotion { TIERING } else { 0 };
-        let value = if on { off | LOCALITY | tiering } else { off };
+        let value = if on { off | LOCALITY } else { off };
         write(&self.root, SWITCH, &value.to_string())
     }
 
@@ -361,26 +343,6 @@ mod tests {
                 text.trim().to_owned()
             })
             .collect()
-    }
-
-    #[test]
-    fn the_kernel_is_kept_from_promoting_unless_somebody_had_it_do_so() {
-        for (switch, switched, limit) in [("0", "3", "0"), ("2", "3", "65536"), ("1", "1", "65536")]
-        {
-            let (folder, root) = tree(switch, true);
-            folder.put(PROMOTED_MB, "65536\n");
-            let told = || {
-                (
-                    all(&root)[0].clone(),
-                    root.text(PROMOTED_MB).unwrap().trim().to_owned(),
-                )
-            };
-            let journals = folder.beside("run");
-            let mut balancing = Balancing::begin(&root, &journals, &mut Vec::new()).unwrap();
-            assert_eq!(told(), (switched.to_owned(), limit.to_owned()));
-            balancing.end().unwrap();
-            assert_eq!(told(), (switch.to_owned(), "65536".to_owned()));
-        }
     }
 
     #[test]
