@@ -108,10 +108,10 @@ impl Block {
     /// Samples of `step`; `factors` are those of fading.
     fn add(&mut self, at: usize, samples: f64, step: u64, factors: &[f32]) {
         let since = step.saturating_sub(self.step);
-        let faded = |since| f64::from(fade(factors, since));
-        let mut parts = samples * PARTS / faded(since).max(0.5);
+        let factor = fade(factors, since);
+        let mut parts = samples * PARTS / f64::from(factor);
         if since >= STEPS || f64::from(self.counts[at]) + parts > f64::from(u16::MAX) {
-            self.fade(fade(factors, since), step);
+            self.fade(factor, step);
             parts = samples * PARTS;
         }
         let before = u64::from(self.counts[at]);

@@ -21,9 +21,26 @@ fn any_aim() -> BTreeSet<Mechanism> {
     [Mechanism::Collocate].into()
 }
 
+/// By the usual thresholds, of one mechanism, in the same phase.
+fn judged(
+    before: &Reading,
+    after: &Reading,
+    predicted: &PredictedChange,
+    mechanism: Mechanism,
+) -> (Verdict, Grounds) {
+    let mechanisms = [mechanism].into();
+    judge(
+        &EngineConfig::default(),
+        before,
+        after,
+        predicted,
+        &mechanisms,
+        true,
+    )
+}
+
 #[test]
 fn moves_between_tiers_are_judged_by_what_the_fast_tier_serves() {
-    let config = EngineConfig::default();
     let predicted = PredictedChange {
         local_ratio: -0.3,
         imbalance: 0.2,
@@ -36,14 +53,7 @@ fn moves_between_tiers_are_judged_by_what_the_fast_tier_serves() {
             ..reading([1.0 - share, share, latency_ns, 50.0])
         };
         let (before, after) = (with(before, 200.0), with(after, latency_ns));
-        let (verdict, grounds) = judge(
-            &config,
-            &before,
-            &after,
-            &predicted,
-            &[mechanism].into(),
-            true,
-        );
+        let (verdict, grounds) = judged(&before, &after, &predicted, mechanism);
         (verdict, grounds == Grounds::FastAccesses)
     };
     let (promote, demote) = (Mechanism::Promote, Mechanism::Demote);
@@ -56,7 +66,6 @@ fn moves_between_tiers_are_judged_by_what_the_fast_tier_serves() {
 
 #[test]
 fn a_mechanism_succeeds_by_its_own_measure() {
-    let config = EngineConfig::default();
     let predicted = PredictedChange {
         local_ratio: 0.3,
         imbalance: 0.0,
@@ -64,14 +73,7 @@ fn a_mechanism_succeeds_by_its_own_measure() {
     };
     let told = |before, after, mechanism: Mechanism| {
         let (before, after) = (reading(before), reading(after));
-        let (verdict, grounds) = judge(
-            &config,
-            &before,
-            &after,
-            &predicted,
-            &[mechanism].into(),
-            true,
-        );
+        let (verdict, grounds) = judged(&before, &after, &predicted, mechanism);
         grounds.told(verdict)
     };
     let (remote, local) = ([0.3, 0.1, 100.0, 60.0], [0.9, 0.1, 100.0, 60.0]);
