@@ -92,10 +92,11 @@ impl Patience {
 /// So many pauses take this long on this machine.
 #[cfg(not(loom))]
 pub(crate) fn pauses(time: Duration) -> u32 {
-    use std::sync::OnceLock;
     use std::time::Instant;
     const COUNT: u32 = 1000;
-    static PICOSECONDS: OnceLock<u64> = OnceLock::new();
+    /// Of one pause; 0 before it was measured. No `OnceLock`: a child that is forked while another thread measures
+    /// would wait for that thread for ever.
+    static PICOSECONDS: AtomicU64 = AtomicU64::new(0);
     let once = || {
         let start = Instant::now();
         for _ in 0..COUNT {
@@ -103,7 +104,11 @@ pub(crate) fn pauses(time: Duration) -> u32 {
         }
         start.elapsed().as_nanos() as u64 * 1000 / u64::from(COUNT)
     };
-    // The least of several, as a thread may lose its CPU meanwhile.
-    let each = *PICOSECONDS.get_or_init(|| (0..5).map(|_| once()).min().unwrap_or(0).max(100));
+    let mut each = PICOSECONDS.load(Ordering::Relaxed);
+    if each == 0 {
+        // The least of several, as a thread may lose its CPU meanwhile.
+        each = (0..5).map(|_| once()).min().unwrap_or(0).max(100);
+        PICOSECONDS.store(each, Ordering::Relaxed);
+    }
     u32::try_from(time.as_nanos() as u64 * 1000 / each).unwrap_or(u32::MAX)
 }
