@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -97,11 +96,9 @@ def test_map_keeps_the_order_and_passes_on_exceptions():
 
 def test_threads_of_a_team_run_at_a_time():
     with hither.Team("allowed", count=2) as team:
+        # Each waits there for the other: in turns, the first would time out.
         gate = threading.Barrier(2, timeout=10)
         assert team.run(lambda index: gate.wait() >= 0) == [True, True]
-        start = time.monotonic()
-        team.run(lambda index: time.sleep(0.2))
-        assert time.monotonic() - start < 0.39
 
 
 @pytest.mark.parametrize(
