@@ -10,6 +10,7 @@ mod counters;
 mod damon;
 mod devices;
 mod files;
+mod home;
 mod oracle;
 mod port;
 mod relay;
@@ -151,10 +152,11 @@ fn run(
     hidden: &mut system::Hidden,
     oracle: &mut Oracle,
 ) -> Result<RunEnded> {
+    let root = Root::host();
     if spec.reset {
         system::reset()?;
+        home::bring_back(&root)?;
     }
-    let root = Root::host();
     let held = rivals::hold(&spec.policy, &root)?;
     if let Some(meter) = meter {
         hidden.set(spec.evidence == Rung::Software)?;
