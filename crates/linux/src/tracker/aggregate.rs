@@ -8,7 +8,8 @@
 //! the steady state a sample costs one lookup and one addition and no system call. Only pairs
 //! that are new are looked up, once an interval, in bulk: sorted by page, close pages in one
 //! read of each process's page map. Pairs of nobody are remembered too, until a process appears.
-//! The same reads can list the unsampled neighbours of a sampled page; see `listing`.
+//! The same reads can list the unsampled neighbours of a sampled page; see `listing`. Those are kept in `blocks`, and
+//! get a place in the table when they are sampled.
 //!
 //! Properties: a sample is attributed to at most one process; a page appears at most once; the
 //! table is bounded, and forgets everything when it is full. A stale pair (page freed, frame
@@ -18,6 +19,7 @@
 //! Rejected: sorting the samples each interval (three times the cost of the table at 10,000
 //! samples), and one page-map read per sample (a system call each).
 
+use super::blocks::Blocks;
 use super::listing::{Listing, block};
 use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap;
@@ -125,6 +127,7 @@ pub struct Aggregator {
     entries: Vec<u64>,
     bytes: Vec<u8>,
     listing: Listing,
+    blocks: Blocks,
     huge_possible: bool,
     scan_refused: bool,
     /// Owner of each page as it was added, in that order; kept where somebody asks.
@@ -146,6 +149,7 @@ impl Aggregator {
             entries: Vec::new(),
             bytes: Vec::new(),
             listing: Listing::new(FrameNodes::default()),
+            blocks: Blocks::default(),
             huge_possible,
             scan_refused: false,
             owners: None,
@@ -274,25 +278,25 @@ impl Aggregator {
     fn add_listed(&mut self, tree: &Tree, present: &mut Vec<PresentPage>) -> u64 {
         let before = present.len();
         let found = self.listing.take();
-        for own in found.chunk_by(|a, b| a.owner == b.owner) {
+        for own in found.chunk_by(|a, b| (a.owner, block(a.page)) == (b.owner, block(b.page))) {
             let Some(process) = tree.by_incarnation(own[0].owner) else {
                 continue;
             };
-            for page in own {
-                let index = self.slot(page.page, page.frame);
-                let slot = &mut self.slots[index];
-                if !matches!(slot.owner, UNKNOWN | FOREIGN) {
-                    continue;
+            let pages = own.iter().map(|page| (page.page, page.frame));
+            let mut homes = own.iter();
+            let number = block(own[0].page);
+            self.blocks.learn(own[0].owner, number, pages, |page, _| {
+                // Both ascend alike.
+                if let Some(listed) = homes.find(|listed| listed.page == page) {
+                    present.push(PresentPage {
+                        pid: Pid(process.pid),
+                        page,
+                        home: listed.home,
+                        huge: false,
+                        accesses: 0,
+                    });
                 }
-                (slot.owner, slot.detail) = (page.owner, 0);
-                present.push(PresentPage {
-                    pid: Pid(process.pid),
-                    page: page.page,
-                    home: page.home,
-                    huge: false,
-                    accesses: 0,
-                });
-            }
+            });
         }
         self.listing.give_back(found);
         (present.len() - before) as u64
@@ -347,6 +351,10 @@ impl Aggregator {
         };
         let epoch = self.epoch;
         self.rebuild(size, |slot| !full || slot.epoch == epoch);
+        if full {
+            // What they know of huge pages was in the table.
+            self.blocks.clear();
+        }
     }
 
     /// Gives the table so many slots, of which it keeps these.
@@ -367,20 +375,6 @@ impl Aggregator {
                 self.marks[slot.seen as usize].slot = index as u32;
             }
         }
-    }
-
-    /// Was this page of `owner` known in another frame?
-    fn has_moved(&self, index: usize, owner: u32) -> bool {
-        let page = self.slots[index].page;
-        let mut at = self.hash(page);
-        while self.slots[at].page != EMPTY {
-            let slot = &self.slots[at];
-            if slot.page == page && slot.owner == owner && at != index {
-                return true;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-        false
     }
 
     /// Was another frame of the same page sampled in this interval?
@@ -414,6 +408,8 @@ impl Aggregator {
             let size = (kept * 4).next_power_of_two().max(FIRST_SLOTS);
             self.rebuild(size, is_kept);
         }
+        self.blocks
+            .retain(|owner| tree.by_incarnation(owner).is_some());
     }
 
     /// Gathers this interval's pairs without a living owner, ascending by page.
@@ -427,7 +423,10 @@ impl Aggregator {
                 FOREIGN => self.epoch.wrapping_sub(slot.detail) < FORGET_INTERVALS,
                 owner => owner == alive || tree.by_incarnation(owner).is_some(),
             };
-            if !known {
+            let listed = (!known).then(|| self.blocks.owner(slot.page, slot.frame));
+            if let Some(owner) = listed.flatten() {
+                (slot.owner, slot.detail) = (owner, 0);
+            } else if !known {
                 slot.owner = UNKNOWN;
                 self.unknown.push((slot.page, mark.slot));
             } else if slot.owner != FOREIGN {
@@ -500,17 +499,24 @@ impl Aggregator {
     /// blocks of those.
     fn match_run(&mut self, first: u64, owner: u32, run: &[(u64, u32)]) {
         for pairs in run.chunk_by(|a, b| block(a.0) == block(b.0)) {
-            let mut any = false;
-            for &(page, index) in pairs {
-                let slot = &mut self.slots[index as usize];
-                let entry = self.entries.get((page - first) as usize).copied();
-                if entry.and_then(pagemap::frame) == Some(slot.frame) {
-                    (slot.owner, slot.detail) = (owner, 0);
-                    any = any || !self.has_moved(index as usize, owner);
-                }
+            let (slots, entries) = (&mut self.slots, &self.entries);
+            let confirmed = pairs.iter().filter_map(|&(page, index)| {
+                let slot = &mut slots[index as usize];
+                let entry = entries.get((page - first) as usize).copied();
+                let is_own = entry.and_then(pagemap::frame) == Some(slot.frame);
+                is_own.then(|| (slot.owner, slot.detail) = (owner, 0));
+                is_own.then_some((page, slot.frame))
+            });
+            if !self.listing.wants_more() {
+                confirmed.for_each(drop);
+                continue;
             }
-            let start = (block(pairs[0].0) << BLOCK_SHIFT).checked_sub(first);
-            if let (true, true, Some(start)) = (any, self.listing.wants_more(), start) {
+            // Is there one that has not just moved?
+            let mut any = false;
+            let number = block(pairs[0].0);
+            let is_new = |_, before| any = any || before == 0;
+            self.blocks.learn(owner, number, confirmed, is_new);
+            if let (true, Some(start)) = (any, (number << BLOCK_SHIFT).checked_sub(first)) {
                 let end = (start as usize + HUGE_PAGES as usize).min(self.entries.len());
                 self.listing
                     .add(first + start, &self.entries[start as usize..end], owner);

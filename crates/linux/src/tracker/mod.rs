@@ -1,6 +1,7 @@
 //! Trackers: what tells how memory is used. A tracker reports and never moves anything.
 
 pub mod aggregate;
+mod blocks;
 mod by_page;
 pub mod damon;
 pub mod hintfault;
