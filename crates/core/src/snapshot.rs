@@ -296,6 +296,12 @@ pub struct Rated {
     pub write_ns: Option<f64>,
     /// Read bandwidth in GB/s.
     pub read_gbs: Option<f64>,
+    /// Free memory that the kernel keeps back from page migration, in bytes; 0 where it does not tell.
+    #[serde(default)]
+    pub kept_bytes: u64,
+    /// Free memory beyond which the kernel's own balancing moves pages there, in bytes; 0 where it does not tell.
+    #[serde(default)]
+    pub balanced_bytes: u64,
 }
 
 /// Memory that a node can give, in the unit of both figures: what is free, and half of its page cache without

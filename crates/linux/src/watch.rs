@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::parse::{self, NodeMemory};
 use crate::proc::others::Others;
 use crate::proc::tree::{Scope, Tree};
+use crate::proc::watermarks;
 use crate::proc::wish::Wish;
 use crate::root::Root;
 use crate::sys;
@@ -23,7 +24,7 @@ use hither_core::snapshot::{CacheState, Evidence, NodeState, ProcessState, Snaps
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Free memory is read this often at most: a policy's room budget keeps a margin.
+/// Free memory is read this often at most while nothing is looked at closely.
 const FREE_US: u64 = 500_000;
 
 const NO_WORK: &str =
@@ -43,6 +44,8 @@ pub struct Watch {
     snapshot: Snapshot,
     meminfo: Vec<Option<File>>,
     free_read_us: Option<u64>,
+    /// Is sampling full?
+    is_close: bool,
     /// CPU time of this process at the end of the last interval in ns, and the clock that told it.
     own_cpu: (u64, &'static str),
     others: Others,
@@ -105,13 +108,21 @@ impl Watch {
                 File::open(root.path(&format!("sys/devices/system/node/{}/meminfo", n.id))).ok()
             })
             .collect();
+        let mut snapshot = empty_snapshot(topology);
+        let marks = watermarks::read(root);
+        for node in &mut snapshot.nodes {
+            let marks = marks.get(&node.id).copied().unwrap_or_default();
+            node.rated.kept_bytes = marks.low;
+            node.rated.balanced_bytes = marks.high;
+        }
         Self {
             root: root.clone(),
             tree: Tree::new(root.clone(), scope),
             tracker,
-            snapshot: empty_snapshot(topology),
+            snapshot,
             meminfo,
             free_read_us: None,
+            is_close: false,
             own_cpu: own_cpu(),
             others: Others::default(),
             residents: None,
@@ -178,9 +189,9 @@ impl Watch {
             residents.add(&self.tree, snapshot);
         }
         let is_due = |last| now_us.saturating_sub(last) >= FREE_US;
-        // A node that runs out of memory is looked at in each interval.
+        // A node that runs out of memory, and those between which pages may be moved, are looked at in each interval.
         let is_pressed = self.residents.as_ref().is_some_and(Residents::is_fast);
-        if is_pressed || self.free_read_us.is_none_or(is_due) {
+        if is_pressed || self.is_close || self.free_read_us.is_none_or(is_due) {
             self.free_read_us = Some(now_us);
             for (node, file) in snapshot.nodes.iter_mut().zip(&self.meminfo) {
                 let memory = file.as_ref().and_then(|file| read_memory(file, node.id.0));
@@ -273,6 +284,7 @@ impl Observer for Watch {
     }
 
     fn set_sampling(&mut self, sampling: Sampling) {
+        self.is_close = sampling == Sampling::Full;
         self.tracker.set_sampling(sampling);
     }
 

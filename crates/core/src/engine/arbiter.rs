@@ -129,6 +129,11 @@ impl Arbiter {
         self.disturbance.is_exhausted()
     }
 
+    /// CPU time that looking took in the last interval, in us, where it is known.
+    pub fn look_us(&self) -> Option<u64> {
+        self.disturbance.look_us
+    }
+
     /// How long hither has to rest until it may look again, in us.
     pub fn rest_us(&self, config: &EngineConfig) -> u64 {
         self.disturbance.rest_us(config)
@@ -142,15 +147,19 @@ struct Disturbance {
     all: Bucket,
     /// Of one CPU's, for looking alone.
     looks: Bucket,
+    /// What looking took in the last interval.
+    look_us: Option<u64>,
 }
 
 impl Disturbance {
     fn begin(&mut self, config: &EngineConfig, snapshot: &Snapshot, moves_us: u64) {
-        let used = snapshot.own_cpu_us.get().unwrap_or(0) as f64;
+        let own_us = snapshot.own_cpu_us.get();
+        self.look_us = own_us.map(|own_us| own_us.saturating_sub(moves_us));
+        let used = own_us.unwrap_or(0) as f64;
         let per_us = f64::from(snapshot.cpu_count()) * config.disturbance_share;
         let span_us = config.disturbance_span_us;
         (self.all).pass(per_us, span_us, snapshot.interval_us, used);
-        let looked = (used - moves_us as f64).max(0.0);
+        let looked = self.look_us.unwrap_or(0) as f64;
         let (share, span_us) = (config.look_share, config.look_span_us);
         (self.looks).pass(share, span_us, snapshot.interval_us, looked);
         // Moves that go on are not told apart: what they use is paid by one long rest.

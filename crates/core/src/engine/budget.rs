@@ -15,9 +15,8 @@ pub(super) fn room_pages(
     nodes
         .map(|(position, node)| {
             let share = (node.total_bytes as f64 * config.reserve_share) as u64;
-            let available = node
-                .available_bytes()
-                .saturating_sub(share.max(config.reserve_bytes));
+            let reserve = share.max(config.reserve_bytes).max(node.rated.kept_bytes);
+            let available = node.available_bytes().saturating_sub(reserve);
             let pending = pending_pages.get(position).copied().unwrap_or(0);
             (available / PAGE_BYTES).saturating_sub(pending)
         })

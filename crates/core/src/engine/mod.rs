@@ -96,6 +96,8 @@ struct Turn<'a> {
     is_held: bool,
     /// So long looking has to rest.
     rest_us: u64,
+    /// CPU time that looking took in the interval, in us.
+    look_us: Option<u64>,
     /// Base pages for which each node, by position, has room.
     room: &'a mut Vec<u64>,
     /// Base pages of the fastest tier that the scope may have, where it has a quota.
@@ -250,6 +252,7 @@ impl Engine {
                 runs_left,
                 is_held,
                 rest_us,
+                look_us: self.arbiter.look_us(),
                 room: &mut room,
                 fast_pages: fast_pages[at],
                 declared: &self.declared,

@@ -369,6 +369,7 @@ impl Scope {
             fast_pages: turn.fast_pages,
             declared: turn.declared,
             move_ns: self.account.move_ns(),
+            look_us: turn.look_us,
             preferred: &turn.config.preferred,
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);

@@ -152,7 +152,10 @@ impl Guard {
             home.is_none_or(|home| home == snapshot.nodes[at].id)
         };
         let free = |page: &Judged| context.may_move(page.pid, page.page) && is_here(page);
-        for page in self.heat.coldest(left, |home| home == at, |_| true, free) {
+        for page in self
+            .heat
+            .coldest(left, 0, |home| home == at, |_| true, free)
+        {
             let pages = base_pages(page.huge);
             let process = snapshot.processes.iter().find(|one| one.pid == page.pid);
             let may_use = |to: usize| process.is_some_and(|one| one.may_use(snapshot.nodes[to].id));

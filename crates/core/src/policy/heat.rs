@@ -15,8 +15,9 @@
 
 use crate::ids::{Pid, SpaceId};
 use crate::snapshot::{HUGE_PAGES, Snapshot, base_pages};
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
 /// Time in which what was seen fades by half, in us. 2 s: the thesis's history is 3.2 s long, of which a
@@ -39,6 +40,8 @@ const NOISE: f64 = 0.1;
 struct Block {
     /// Step of fading whose counts these are.
     step: u64,
+    /// Step in which it was met.
+    met: u64,
     /// Bits of the last intervals in which the block was sampled, the newest lowest.
     seen: u32,
     /// Interval of the lowest bit.
@@ -57,6 +60,7 @@ impl Block {
     fn new(step: u64, interval: u32, huge: bool) -> Self {
         Self {
             step,
+            met: step,
             seen: 0,
             interval,
             huge,
@@ -130,6 +134,8 @@ pub(super) struct View<'a> {
     pub heat: Option<f64>,
     /// Intervals of the last 32 in which it was sampled.
     pub seen: u32,
+    /// How long ago it was met, in us.
+    pub met_us: u64,
     /// Base pages of a unit.
     pub unit_pages: u64,
     /// Units by position of their node.
@@ -280,8 +286,9 @@ impl Heat {
             let first = number * HUGE_PAGES;
             let prior = Prior::of(block, factor);
             let view = View {
-                heat: (!prior.worth.is_finite()).then_some(prior.mean),
+                heat: (prior.own == 0.0).then_some(prior.mean),
                 seen,
+                met_us: self.step.saturating_sub(block.met) * (HALF_LIFE_US / STEPS),
                 unit_pages: base_pages(block.huge),
                 held: &block.held,
             };
@@ -330,26 +337,27 @@ impl Heat {
         }
     }
 
-    /// The coldest pages that are somewhere, as many as have `wanted` base pages, of a heat that may leave.
-    /// Those that were never seen come first, and are mostly enough.
+    /// The coldest pages that are somewhere, of a heat that may leave: so many at most. Those that were never seen come
+    /// first, and are mostly enough. What was met less than `met_us` ago is left out: nobody can say yet that it is not
+    /// used.
     pub fn coldest(
         &self,
         wanted: u64,
+        met_us: u64,
         is_in: impl Fn(usize) -> bool,
         may_leave: impl Fn(f64) -> bool,
         free: impl Fn(&Judged) -> bool,
     ) -> Vec<Judged> {
-        let mut cold = Vec::new();
-        if wanted == 0 {
-            return cold;
-        }
-        let holds = |block: &View<'_>| block.held.iter().any(|&(home, _)| is_in(usize::from(home)));
+        let mut cold = First::of(wanted);
+        let holds = |block: &View<'_>| {
+            block.met_us >= met_us && block.held.iter().any(|&(home, _)| is_in(usize::from(home)))
+        };
         let mut found = 0;
-        let unused = |block: &View<'_>| block.heat == Some(0.0) && holds(block);
+        let unused = |block: &View<'_>| wanted > 0 && block.heat == Some(0.0) && holds(block);
         self.visit(unused, |page| {
             if found < wanted && is_in(page.home) && free(&page) {
                 found += base_pages(page.huge);
-                cold.push(page);
+                cold.offer(page.heat, page, |_| true);
             }
         });
         if found < wanted {
@@ -357,30 +365,76 @@ impl Heat {
                 block.heat.is_none_or(|heat| heat > 0.0 && may_leave(heat)) && holds(block)
             };
             self.visit(used, |page| {
-                if is_in(page.home) && may_leave(page.heat) && free(&page) {
-                    cold.push(page);
+                if is_in(page.home) && may_leave(page.heat) {
+                    cold.offer(page.heat, page, &free);
                 }
             });
         }
-        first_by(&mut cold, wanted, |page| page.heat);
-        cold
+        cold.sorted()
     }
 }
 
-/// Keeps the first pages in the order of a key, as many as have so many base pages, and sorts them.
-pub(super) fn first_by(pages: &mut Vec<Judged>, base_pages: u64, key: impl Fn(&Judged) -> f64) {
-    let order = |a: &Judged, b: &Judged| {
-        let by_key = key(a).total_cmp(&key(b));
-        by_key.then((a.pid, a.page).cmp(&(b.pid, b.page)))
-    };
-    // A unit is a base page at least.
-    let most = usize::try_from(base_pages).unwrap_or(usize::MAX).max(1);
-    if pages.len() > most {
-        pages.select_nth_unstable_by(most - 1, order);
-        pages.truncate(most);
-    }
-    pages.sort_unstable_by(order);
+/// The first pages in the order of a key: most candidates are not among them, and cost one comparison.
+pub(super) struct First {
+    most: usize,
+    /// The last of them on top.
+    kept: BinaryHeap<Keyed>,
 }
+
+impl First {
+    /// So many at most.
+    pub fn of(most: u64) -> Self {
+        Self {
+            most: usize::try_from(most).unwrap_or(usize::MAX),
+            kept: BinaryHeap::new(),
+        }
+    }
+
+    /// Is it among them? `free` is asked only then.
+    pub fn offer(&mut self, key: f64, page: Judged, free: impl Fn(&Judged) -> bool) {
+        let keyed = Keyed(key, page);
+        if self.kept.len() < self.most {
+            if free(&keyed.1) {
+                self.kept.push(keyed);
+            }
+        } else if let Some(mut last) = self.kept.peek_mut()
+            && keyed < *last
+            && free(&keyed.1)
+        {
+            *last = keyed;
+        }
+    }
+
+    /// In their order.
+    pub fn sorted(self) -> Vec<Judged> {
+        let kept = self.kept.into_sorted_vec();
+        kept.into_iter().map(|Keyed(_, page)| page).collect()
+    }
+}
+
+/// Of equal keys by process and number.
+struct Keyed(f64, Judged);
+
+impl Ord for Keyed {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_key = self.0.total_cmp(&other.0);
+        by_key.then((self.1.pid, self.1.page).cmp(&(other.1.pid, other.1.page)))
+    }
+}
+
+impl PartialOrd for Keyed {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Keyed {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Keyed {}
 
 fn fade(factors: &[f32], steps: u64) -> f32 {
     let factor = usize::try_from(steps)
@@ -393,34 +447,31 @@ fn fade(factors: &[f32], steps: u64) -> f32 {
 #[derive(Clone, Copy, Debug)]
 struct Prior {
     mean: f64,
-    /// Samples that the block's mean is worth beside a page's own: infinite where all are alike.
-    worth: f64,
+    /// What a page's own count is worth beside the block's mean: 0 where all are alike.
+    own: f64,
 }
 
 impl Prior {
     fn of(block: &Block, factor: f64) -> Self {
         if block.huge {
             let mean = block.sum as f64 * factor / HUGE_PAGES as f64;
-            let worth = f64::INFINITY;
-            return Self { mean, worth };
+            return Self { mean, own: 0.0 };
         }
         let known = f64::from(block.known().max(1));
         let mean = block.sum as f64 * factor / known;
         let variance = block.squares as f64 * factor * factor / known - mean * mean;
         // Of a Poisson count the variance is the mean; what exceeds it are pages that differ.
         let excess = variance - mean * (1.0 + NOISE);
-        let worth = match excess > 0.0 && known > 1.0 {
-            true => mean / excess,
-            false => f64::INFINITY,
+        // The mean is worth mean / excess samples, a page's own count one.
+        let own = match excess > 0.0 && known > 1.0 {
+            true => excess / (excess + mean),
+            false => 0.0,
         };
-        Self { mean, worth }
+        Self { mean, own }
     }
 
     fn posterior(&self, count: f64) -> f64 {
-        match self.worth.is_finite() {
-            true => (count + self.mean * self.worth) / (1.0 + self.worth),
-            false => self.mean,
-        }
+        self.mean + self.own * (count - self.mean)
     }
 }
 

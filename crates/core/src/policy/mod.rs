@@ -82,6 +82,8 @@ pub struct Context<'a> {
     pub declared: &'a Declared,
     /// Time that a move takes for each base page, in ns, as those of the scope took; `None` before any.
     pub move_ns: Option<f64>,
+    /// CPU time that looking took hither in this interval, moves not counted, in us; `None` where it is not known.
+    pub look_us: Option<u64>,
     /// Names of programs whose speed counts more than others'.
     pub preferred: &'a [String],
 }
@@ -330,6 +332,7 @@ pub(crate) fn asked(
         fast_pages: None,
         declared: &Declared::default(),
         move_ns: None,
+        look_us: None,
         preferred: &[],
     };
     change(&mut context);

@@ -17,6 +17,7 @@ pub mod soft_dirty;
 pub mod stat;
 pub mod tree;
 pub mod users;
+pub mod watermarks;
 pub mod wish;
 
 use crate::error::{Error, Result};

@@ -93,6 +93,7 @@ impl NodeInfo {
             tier: self.tier.map(|tier| tier.rank),
             write_ns: first(|class| class.write_latency_ns),
             read_gbs: first(|class| class.read_bandwidth_mbs).map(|mbs| mbs / 1000.0),
+            ..Rated::default()
         }
     }
 }

@@ -103,6 +103,7 @@ impl Scene {
             fast_pages: None,
             declared: &crate::declared::Declared::default(),
             move_ns: None,
+            look_us: None,
             preferred: &[],
         };
         policy.decide(&self.snapshot(pages), &mut context)

@@ -14,6 +14,8 @@
 //!   for ever. The colder page goes first; pages are demoted for no other reason, except for a quota.
 //! - What all moves of a step save must exceed what looking closely costs hither until they have their verdict: else
 //!   a few pages now and then would keep it looking for good.
+//! - Where the kernel's balancing is seen to move pages, no more leave the fast tier at once than it does not fill
+//!   with others: it takes what is free beyond its high watermark.
 //! - A page counts only once its block was seen in several intervals: what a scan passes over once is not
 //!   promoted.
 //! - What a program has declared of its memory counts before what is seen ([`crate::declared`]): pinned pages
@@ -30,7 +32,7 @@ mod places;
 #[cfg(test)]
 mod tests;
 
-use super::heat::{HALF_LIFE_US, Heat, Judged, View, first_by};
+use super::heat::{First, HALF_LIFE_US, Heat, Judged, View};
 use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::ids::Pid;
@@ -57,6 +59,9 @@ pub fn keeps(policy: &str, quota: Quota) -> bool {
 /// then uses must have had time to show. Twice the time in which heat fades by half.
 const FIRST_US: u64 = 2 * HALF_LIFE_US;
 
+/// Where moves would not pay, heat is judged again after so long, in us: until then a sixth of it has faded.
+const REST_US: u64 = HALF_LIFE_US / 4;
+
 /// Close looks that moves bring about: one for their outcome, one for quiet, two that are measured.
 const LOOKS: f64 = 4.0;
 
@@ -73,6 +78,9 @@ pub struct Config {
     /// Factor by which a page must be hotter than the one whose place it takes. 1.5: the heat of pages that
     /// are alike differs by less once some ten samples tell of their block.
     pub swap_factor: f64,
+    /// The same where evidence goes over memory part after part, and sees a page once in a round, however often it is
+    /// used: of pages that are in use all have the same heat, but for the rounds in which they were not. 4.
+    pub swap_factor_by_rounds: f64,
     /// Intervals in which a block must have been seen. 3: a scan passes a block within one or two.
     pub min_seen: u32,
     /// The same where evidence goes over memory part after part, and sees a page once in a round.
@@ -91,6 +99,7 @@ impl Default for Config {
         Self {
             horizon_us: 5_000_000,
             swap_factor: 1.5,
+            swap_factor_by_rounds: 4.0,
             min_seen: 3,
             min_seen_by_rounds: 2,
             overloaded: 1.05,
@@ -112,7 +121,41 @@ pub struct Hot {
     began_us: Option<u64>,
     /// For how long samples were full, in us.
     looked_us: u64,
+    /// Nothing is judged before this time.
+    rests_until_us: u64,
+    left: Left,
+    /// Has the kernel's own balancing moved pages that were watched?
+    kernel_moves: bool,
     has_told: bool,
+}
+
+/// Places of the fastest tier that demotions have left and promotions have not taken. The kernel keeps freed pages in
+/// lists of each CPU, a thousand or two, for some seconds before it counts them as free: for the pages that are to
+/// have them, no further ones need to leave.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// Base pages.
+    pages: u64,
+    /// Who has not taken them by then gets none: others have.
+    until_us: u64,
+}
+
+impl Left {
+    fn at(self, now_us: u64) -> u64 {
+        if now_us < self.until_us {
+            self.pages
+        } else {
+            0
+        }
+    }
+
+    /// So many left, and so many were taken.
+    fn change(&mut self, now_us: u64, left: u64, taken: u64) {
+        self.pages = (self.at(now_us) + left).saturating_sub(taken);
+        if left > 0 {
+            self.until_us = now_us.saturating_add(HALF_LIFE_US);
+        }
+    }
 }
 
 /// What an access to each tier takes, and what that makes of heat.
@@ -151,6 +194,7 @@ impl Hot {
             Sampling::Cheap | Sampling::Off => 0,
         };
         self.heat.begin(snapshot, context.now_us);
+        self.kernel_moves |= snapshot.pages.iter().any(|page| page.was.is_some());
         let period = f64::from(snapshot.sample_period);
         if self.period == 0.0 {
             self.period = period;
@@ -185,11 +229,15 @@ impl Hot {
         }
     }
 
-    /// Is it too early to say that nothing is to be done? Whoever was woken has looked for a moment only.
-    fn is_learning(&self, context: &Context<'_>) -> bool {
+    /// Where nothing is to be moved. Is it too early to say so for good? Whoever was woken has looked for a moment
+    /// only.
+    fn outlook(&self, context: &Context<'_>) -> PolicyActivity {
         let began_us = self.began_us.unwrap_or(context.now_us);
         let is_close = context.sampling == Sampling::Full && self.looked_us < HALF_LIFE_US;
-        is_close || context.now_us.saturating_sub(began_us) < FIRST_US
+        match is_close || context.now_us.saturating_sub(began_us) < FIRST_US {
+            true => PolicyActivity::Learning,
+            false => PolicyActivity::Done,
+        }
     }
 
     /// What heat is worth between a tier and the next slower one.
@@ -220,10 +268,22 @@ impl Hot {
         }
     }
 
+    /// Does evidence go over memory part after part?
+    fn is_by_rounds(&self) -> bool {
+        self.period <= 0.0
+    }
+
     fn min_seen(&self) -> u32 {
-        match self.period > 0.0 {
-            true => self.config.min_seen,
-            false => self.config.min_seen_by_rounds,
+        match self.is_by_rounds() {
+            false => self.config.min_seen,
+            true => self.config.min_seen_by_rounds,
+        }
+    }
+
+    fn swap_factor(&self) -> f64 {
+        match self.is_by_rounds() {
+            false => self.config.swap_factor,
+            true => self.config.swap_factor_by_rounds,
         }
     }
 
@@ -233,6 +293,10 @@ impl Hot {
         let borders = ladder.borders();
         let fast_use = Some(ladder.fast_use());
         let mut draft = Draft::new(ladder, context.page_budget);
+        draft.left = self.left.at(context.now_us);
+        if self.kernel_moves {
+            draft.most_leaving = draft.ladder.unseen_room(0);
+        }
         for (rank, border) in (0..).zip(&borders) {
             let worth = self.worth(snapshot, context, tiers, rank);
             let fast_ns = tiers.read_ns(snapshot, rank);
@@ -250,16 +314,21 @@ impl Hot {
             }
             self.change_places(context, border, &worth, &mut draft);
         }
-        if self.period > 0.0 && !draft.pays(snapshot.own_cpu_us.get()) {
+        // The looks of a campaign under way come anyway, and places that were left for others are to be taken.
+        let is_weighed = !self.is_by_rounds() && context.unjudged_pages == 0;
+        if is_weighed && !draft.moves.is_empty() && !draft.pays(context.look_us) {
             draft.moves.clear();
+            (draft.leaving, draft.coming) = (0, 0);
+            self.rests_until_us = context.now_us.saturating_add(REST_US);
         }
+        self.left
+            .change(context.now_us, draft.leaving, draft.coming);
         let moves = draft.moves.iter();
         self.asked = moves.map(|order| (order.pid, order.page)).collect();
         Proposal {
             outlook: match draft.is_short || !draft.moves.is_empty() {
                 true => PolicyActivity::Working,
-                false if self.is_learning(context) => PolicyActivity::Learning,
-                false => PolicyActivity::Done,
+                false => self.outlook(context),
             },
             moves: draft.moves,
             reasons: draft.reasons,
@@ -277,6 +346,7 @@ impl Hot {
         draft: &mut Draft<'_>,
     ) {
         let may = |mechanism| context.allows(mechanism);
+        let swap_factor = self.swap_factor();
         let rank = border.rank;
         let min_seen = self.min_seen();
         let free = |page: &Judged| context.may_move(page.pid, page.page);
@@ -285,30 +355,29 @@ impl Hot {
         for page in asked_down.iter().filter(|page| hinted.is_pinned(page)) {
             draft.order(page, rank + 1, Mechanism::Pin);
         }
-        let hot = {
-            let ladder = &draft.ladder;
-            let is_above = |position: u8| ladder.rank(usize::from(position)) > rank;
-            let is_hot = |heat| border.is_above(heat) && worth.gain_ns(heat, 1.0) > 0.0;
-            let mut hot = Vec::new();
-            let wants = |block: &View<'_>| {
-                block.seen >= min_seen
-                    && block.heat.is_none_or(is_hot)
-                    && block.held.iter().any(|&(home, _)| is_above(home))
-            };
-            self.heat.visit(wants, |page| {
-                let is_below = ladder.rank(page.home) > rank;
-                if is_below && is_hot(page.heat) && free(&page) && !hinted.has(&page) {
-                    hot.push(page);
-                }
-            });
-            hot.extend(asked_up);
-            first_by(&mut hot, draft.budget, |page| -page.heat);
-            hot
+        let most = draft.ladder.room(rank) + draft.ladder.exchanged(rank);
+        let mut hot = First::of(most.min(draft.budget));
+        let ladder = &draft.ladder;
+        let is_above = |position: u8| ladder.rank(usize::from(position)) > rank;
+        let is_hot = |heat| border.is_above(heat) && worth.gain_ns(heat, 1.0) > 0.0;
+        let wants = |block: &View<'_>| {
+            block.seen >= min_seen
+                && block.heat.is_none_or(is_hot)
+                && block.held.iter().any(|&(home, _)| is_above(home))
         };
         let is_free = |page: &Judged| free(page) && !hinted.has(page);
+        self.heat.visit(wants, |page| {
+            if ladder.rank(page.home) > rank && is_hot(page.heat) {
+                hot.offer(-page.heat, page, is_free);
+            }
+        });
+        for page in asked_up {
+            hot.offer(-page.heat, page, |_| true);
+        }
+        let hot = hot.sorted();
         let mut cold: Vec<Judged> = asked_down;
         cold.retain(|page| !hinted.is_pinned(page));
-        cold.extend(self.cold(&draft.ladder, border, &hot, is_free));
+        cold.extend(self.cold(ladder, border, &hot, is_free));
         let mut victims = cold.iter().peekable();
         // A quota that is exceeded: the coldest go, whatever is to come.
         let mut excess = border.excess_pages;
@@ -319,30 +388,37 @@ impl Hot {
             }
             excess = excess.saturating_sub(base_pages(page.huge));
         }
-        let (mut is_promoting, mut wanting) = (false, None);
-        let mut hot = hot.iter();
-        for page in hot.by_ref() {
+        let mut is_promoting = false;
+        let mut hot = hot.iter().peekable();
+        while let Some(&page) = hot.peek() {
             let mechanism = hinted.mechanism(page);
             if !may(mechanism) || !draft.order(page, rank, mechanism) {
-                wanting = Some(page);
                 break;
             }
             is_promoting = true;
             draft.gain_ns += worth.gain_ns(page.heat, 1.0) * base_pages(page.huge) as f64;
+            hot.next();
         }
         // The rest needs places that colder pages leave; it takes them in a later step.
-        for page in wanting.into_iter().chain(hot) {
+        for page in hot {
+            let mut needed = base_pages(page.huge);
+            if rank == 0 && draft.left >= needed {
+                draft.left -= needed;
+                continue;
+            }
+            if rank == 0 && draft.leaving >= draft.most_leaving {
+                break;
+            }
             let Some(victim) = victims.peek() else { break };
             let mechanism = hinted.mechanism(page);
             let gain_ns = worth.gain_ns(page.heat - victim.heat, 2.0);
-            let is_worth_it = page.heat >= self.config.swap_factor * victim.heat && gain_ns > 0.0;
+            let is_worth_it = page.heat >= swap_factor * victim.heat && gain_ns > 0.0;
             if !is_worth_it || !may(Mechanism::Demote) || !may(mechanism) {
                 break;
             }
-            let mut needed = base_pages(page.huge);
             while needed > 0
                 && let Some(victim) =
-                    victims.next_if(|victim| page.heat >= self.config.swap_factor * victim.heat)
+                    victims.next_if(|victim| page.heat >= swap_factor * victim.heat)
             {
                 if !draft.order(victim, rank + 1, Mechanism::Demote) {
                     break;
@@ -387,27 +463,30 @@ impl Hot {
         let wanted = wanted.saturating_sub(room) + border.excess_pages;
         let is_in = |home: usize| ladder.rank(home) == border.rank;
         let may_leave = |heat| border.excess_pages > 0 || border.is_below(heat);
-        self.heat.coldest(wanted, is_in, may_leave, free)
+        // Memory that no round has come to yet is not unused.
+        let is_waiting = self.is_by_rounds() && border.excess_pages == 0;
+        let met_us = if is_waiting { FIRST_US } else { 0 };
+        self.heat.coldest(wanted, met_us, is_in, may_leave, free)
     }
 
     /// Hot pages of an overloaded tier to the next one, until a share of its accesses has gone.
     fn spread(&self, context: &Context<'_>, rank: u32, draft: &mut Draft<'_>) {
-        let (mut pages, mut all) = (Vec::new(), 0.0);
+        let (mut pages, mut all) = (First::of(draft.budget), 0.0);
+        let free = |page: &Judged| context.may_move(page.pid, page.page);
         let ladder = &draft.ladder;
         self.heat.visit(
             |block| block.heat != Some(0.0),
             |page| {
                 if ladder.rank(page.home) == rank {
                     all += page.heat * base_pages(page.huge) as f64;
-                    if page.heat > 0.0 && context.may_move(page.pid, page.page) {
-                        pages.push(page);
+                    if page.heat > 0.0 {
+                        pages.offer(-page.heat, page, free);
                     }
                 }
             },
         );
-        first_by(&mut pages, draft.budget, |page| -page.heat);
         let mut left = all * self.config.spread_share;
-        for page in pages {
+        for page in pages.sorted() {
             let is_over = left <= 0.0 || draft.budget < base_pages(page.huge);
             if is_over || !draft.order(&page, rank + 1, Mechanism::Interleave) {
                 break;
@@ -424,6 +503,13 @@ struct Draft<'a> {
     budget: u64,
     /// More could be done than the budget lets.
     is_short: bool,
+    /// Places of the fastest tier that earlier drafts left, base pages.
+    left: u64,
+    /// Base pages that this one sends out of it, and into it.
+    leaving: u64,
+    coming: u64,
+    /// So many may leave for others.
+    most_leaving: u64,
     /// What promotions, and exchanges, are expected to save within the horizon, less the moves.
     gain_ns: f64,
     moves: Vec<ProposedMove>,
@@ -437,6 +523,10 @@ impl<'a> Draft<'a> {
             ladder,
             budget,
             is_short: false,
+            left: 0,
+            leaving: 0,
+            coming: 0,
+            most_leaving: u64::MAX,
             gain_ns: 0.0,
             moves: Vec::new(),
             reasons: BTreeMap::new(),
@@ -454,6 +544,11 @@ impl<'a> Draft<'a> {
             return false;
         };
         self.budget -= pages;
+        if mechanism == Mechanism::Demote && rank == 1 {
+            self.leaving += pages;
+        } else if rank == 0 {
+            self.coming += pages;
+        }
         self.moves.push(ProposedMove {
             pid: page.pid,
             page: page.page,
@@ -510,6 +605,12 @@ impl Policy for Hot {
         if context.page_budget == 0 {
             return Proposal {
                 outlook: PolicyActivity::Learning,
+                ..Proposal::default()
+            };
+        }
+        if context.now_us < self.rests_until_us {
+            return Proposal {
+                outlook: self.outlook(context),
                 ..Proposal::default()
             };
         }

@@ -4,7 +4,7 @@ use crate::ids::NodeId;
 use crate::policy::Context;
 use crate::policy::heat::{Heat, Judged, View};
 use crate::quota::Use;
-use crate::snapshot::{Snapshot, base_pages};
+use crate::snapshot::{PAGE_BYTES, Snapshot, base_pages};
 use crate::tiers::Tiers;
 
 /// Share of the accesses that the working set has.
@@ -176,6 +176,24 @@ impl<'a> Ladder<'a> {
     /// Base pages for which a tier has room.
     pub fn room(&self, rank: u32) -> u64 {
         self.tiers.nodes(rank).map(|node| self.room[node]).sum()
+    }
+
+    /// Base pages of a tier that may change places with others in one step: a part of what it holds, so that a step
+    /// costs little; 16 MiB at least.
+    pub fn exchanged(&self, rank: u32) -> u64 {
+        (self.held[rank as usize] / 8).max(4096)
+    }
+
+    /// Base pages that may get free in a tier before the kernel's balancing fills it; all, where it does not tell its
+    /// mark.
+    pub fn unseen_room(&self, rank: u32) -> u64 {
+        let unseen = |at: usize| {
+            let rated = &self.snapshot.nodes[at].rated;
+            let mark = rated.balanced_bytes.checked_sub(rated.kept_bytes)?;
+            (mark > 0).then(|| (mark / PAGE_BYTES).saturating_sub(self.room[at]))
+        };
+        let sum: Option<u64> = self.tiers.nodes(rank).map(unseen).sum();
+        sum.unwrap_or(u64::MAX)
     }
 
     /// Leaves at most so much room in a tier.

@@ -29,6 +29,10 @@ struct Town {
     declared: Declared,
     sampling: Sampling,
     budget: u64,
+    look_us: Option<u64>,
+    unjudged_pages: u64,
+    /// Does the kernel's balancing move pages?
+    kernel_moves: bool,
     now_us: u64,
     random: Random,
 }
@@ -44,6 +48,9 @@ impl Town {
             declared: Declared::default(),
             sampling: Sampling::Full,
             budget: 1 << 20,
+            look_us: None,
+            unjudged_pages: 0,
+            kernel_moves: false,
             now_us: 1_000_000,
             random: Random::new(5),
         }
@@ -59,6 +66,8 @@ impl Town {
             idle_ns: Some([100.0, 300.0][at]),
             rated: Rated {
                 tier: Some(at as u32),
+                kept_bytes: 100 * 4096,
+                balanced_bytes: 164 * 4096,
                 ..Rated::default()
             },
             latency_ns: self.latencies[at],
@@ -80,7 +89,7 @@ impl Town {
             pid: PID,
             page: page as u64,
             home,
-            was: None,
+            was: self.kernel_moves.then_some(SLOW),
             reads: NodeCounts::from_slice(&[count]),
             writes: NodeCounts::new(),
             huge: false,
@@ -110,11 +119,12 @@ impl Town {
             sampling: self.sampling,
             switched_off: &[],
             proven: &BTreeSet::new(),
-            unjudged_pages: 0,
+            unjudged_pages: self.unjudged_pages,
             fast_pages: self.quota,
             declared: &self.declared,
             preferred: &[],
             move_ns: Some(5000.0),
+            look_us: self.look_us,
         };
         let proposal = self.policy.decide(&snapshot, &mut context);
         for order in &proposal.moves {
@@ -173,6 +183,27 @@ fn nothing_moves_where_a_move_does_not_pay() {
 }
 
 #[test]
+fn moves_pay_for_the_looks_that_follow_them() {
+    // Two million accesses in an interval, which save 200 ns each: 20 s in the horizon of 50 intervals.
+    let draw = || within(0, 1024);
+    let mut town = Town::new(vec![SLOW; 1024], 4096);
+    town.look_us = Some(6_000_000);
+    for step in 0..10 {
+        let proposal = town.step(2000, draw());
+        assert!(proposal.moves.is_empty(), "{step}");
+        assert_eq!(proposal.outlook, PolicyActivity::Learning);
+    }
+    // Of a campaign under way the looks come anyway. What did not pay is judged again after 250 ms.
+    town.unjudged_pages = 1;
+    let moved: usize = (0..3).map(|_| town.step(2000, draw()).moves.len()).sum();
+    assert_eq!(moved, 1024);
+    let mut town = Town::new(vec![SLOW; 1024], 4096);
+    town.look_us = Some(4_000_000);
+    let moved: usize = (0..3).map(|_| town.step(2000, draw()).moves.len()).sum();
+    assert_eq!(moved, 1024);
+}
+
+#[test]
 fn colder_pages_make_room_and_equals_do_not_change_places() {
     // The fast tier is full of pages of which half are used a tenth as much.
     let mut homes = vec![FAST; 1024];
@@ -195,6 +226,30 @@ fn colder_pages_make_room_and_equals_do_not_change_places() {
     // All is as it should be: chance moves nothing.
     let moved: usize = (0..40).map(|_| town.step(3000, draw).moves.len()).sum();
     assert!(moved <= 20, "{moved}");
+}
+
+#[test]
+fn pages_leave_at_once_as_many_as_take_their_places() {
+    // Half of the fast tier is unused; what is hot is in the slow one, and nothing is free.
+    for (kernel_moves, leaving) in [(false, 512), (true, 64)] {
+        let mut homes = vec![FAST; 1024];
+        homes.extend(vec![SLOW; 512]);
+        let mut town = Town::new(homes, 0);
+        town.kernel_moves = kernel_moves;
+        let draw = || within(512, 1024);
+        let count = |moves: &[ProposedMove], to| moves.iter().filter(|one| one.to == to).count();
+        let moves = (0..3).map(|_| town.step(5000, draw()).moves);
+        let moves = moves.last().unwrap();
+        assert_eq!([count(&moves, SLOW), count(&moves, FAST)], [leaving, 0]);
+        // The kernel does not say yet that places are free: for whom they are, no others leave.
+        town.room[0] = 0;
+        let moves = town.step(5000, draw()).moves;
+        let more = if kernel_moves { 64 } else { 0 };
+        assert_eq!([count(&moves, SLOW), count(&moves, FAST)], [more, 0]);
+        town.room[0] = 128;
+        let moves = town.step(5000, draw()).moves;
+        assert_eq!(count(&moves, FAST), 128);
+    }
 }
 
 #[test]
