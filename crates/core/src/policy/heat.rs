@@ -348,12 +348,15 @@ impl Heat {
         may_leave: impl Fn(f64) -> bool,
         free: impl Fn(&Judged) -> bool,
     ) -> Vec<Judged> {
+        if wanted == 0 {
+            return Vec::new();
+        }
         let mut cold = First::of(wanted);
         let holds = |block: &View<'_>| {
             block.met_us >= met_us && block.held.iter().any(|&(home, _)| is_in(usize::from(home)))
         };
         let mut found = 0;
-        let unused = |block: &View<'_>| wanted > 0 && block.heat == Some(0.0) && holds(block);
+        let unused = |block: &View<'_>| block.heat == Some(0.0) && holds(block);
         self.visit(unused, |page| {
             if found < wanted && is_in(page.home) && free(&page) {
                 found += base_pages(page.huge);

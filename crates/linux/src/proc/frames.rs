@@ -91,32 +91,49 @@ impl FrameNodes {
 /// ```
 pub fn parse_zones(text: &str) -> Parsed<Vec<(Range<u64>, NodeId)>> {
     let mut zones = Vec::new();
-    let (mut node, mut spanned) = (None, None);
-    for (index, line) in text.lines().enumerate() {
-        let fail = || Fault::new(index + 1, format!("`{}` is not understood", clip(line)));
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next()) {
-            (Some("Node"), Some(number)) => {
-                let number = number.strip_suffix(',').and_then(|word| word.parse().ok());
-                (node, spanned) = (Some(NodeId(number.ok_or_else(fail)?)), None);
-            }
-            (Some("spanned"), Some(count)) => {
-                spanned = Some(count.parse::<u64>().map_err(|_| fail())?);
-            }
-            (Some("start_pfn:"), Some(start)) => {
-                let start: u64 = start.parse().map_err(|_| fail())?;
-                let (Some(node), Some(count)) = (node, spanned.take()) else {
-                    return Err(fail());
-                };
-                let end = start.checked_add(count).ok_or_else(fail)?;
+    let mut spanned = None;
+    each_pair(text, |node, key, value| {
+        match key {
+            "Node" => spanned = None,
+            "spanned" => spanned = Some(value.parse::<u64>().ok()?),
+            "start_pfn:" => {
+                let start: u64 = value.parse().ok()?;
+                let (node, count) = node.zip(spanned.take())?;
+                let end = start.checked_add(count)?;
                 if count > 0 {
                     zones.push((start..end, node));
                 }
             }
             _ => {}
         }
-    }
+        Some(())
+    })?;
     Ok(zones)
+}
+
+/// Calls `each` with the first two words of every line of `/proc/zoneinfo`, and the node that they are about; where it
+/// says `None`, the line is not understood.
+pub(super) fn each_pair(
+    text: &str,
+    mut each: impl FnMut(Option<NodeId>, &str, &str) -> Option<()>,
+) -> Parsed<()> {
+    let mut node = None;
+    for (index, line) in text.lines().enumerate() {
+        let mut words = line.split_whitespace();
+        let (Some(key), Some(value)) = (words.next(), words.next()) else {
+            continue;
+        };
+        let is_head = key == "Node";
+        if is_head {
+            let number = value.strip_suffix(',').and_then(|word| word.parse().ok());
+            node = number.map(NodeId);
+        }
+        if (is_head && node.is_none()) || each(node, key, value).is_none() {
+            let reason = format!("`{}` is not understood", clip(line));
+            return Err(Fault::new(index + 1, reason));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! `get_page_from_freelist`): below that the kernel says that there is no memory. NUMA balancing moves pages only where
 //! there is more than the *high* one (`mm/migrate.c`, `migrate_balanced_pgdat`).
 
-use crate::error::Fault;
-use crate::parse::{Parsed, clip};
+use super::frames::each_pair;
+use crate::parse::Parsed;
 use crate::root::Root;
 use hither_core::ids::NodeId;
 use hither_core::snapshot::PAGE_BYTES;
@@ -37,28 +37,19 @@ pub fn read(root: &Root) -> BTreeMap<NodeId, Marks> {
 /// ```
 fn parse(text: &str) -> Parsed<BTreeMap<NodeId, Marks>> {
     let mut marks: BTreeMap<NodeId, Marks> = BTreeMap::new();
-    let mut node = None;
-    for (index, line) in text.lines().enumerate() {
-        let fail = || Fault::new(index + 1, format!("`{}` is not understood", clip(line)));
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next()) {
-            (Some("Node"), Some(number)) => {
-                let number = number.strip_suffix(',').and_then(|word| word.parse().ok());
-                node = Some(NodeId(number.ok_or_else(fail)?));
-            }
-            (Some(name @ ("low" | "high")), Some(pages)) => {
-                let pages: u64 = pages.parse().map_err(|_| fail())?;
-                let marks = marks.entry(node.ok_or_else(fail)?).or_default();
-                let sum = if name == "low" {
-                    &mut marks.low
-                } else {
-                    &mut marks.high
-                };
-                *sum = sum.saturating_add(pages.saturating_mul(PAGE_BYTES));
-            }
-            _ => {}
+    each_pair(text, |node, key, value| {
+        let mut sum = |figure: fn(&mut Marks) -> &mut u64| {
+            let pages: u64 = value.parse().ok()?;
+            let sum = figure(marks.entry(node?).or_default());
+            *sum = sum.saturating_add(pages.saturating_mul(PAGE_BYTES));
+            Some(())
+        };
+        match key {
+            "low" => sum(|marks| &mut marks.low),
+            "high" => sum(|marks| &mut marks.high),
+            _ => Some(()),
         }
-    }
+    })?;
     Ok(marks)
 }
 

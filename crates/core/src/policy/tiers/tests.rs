@@ -193,7 +193,7 @@ fn moves_pay_for_the_looks_that_follow_them() {
         assert!(proposal.moves.is_empty(), "{step}");
         assert_eq!(proposal.outlook, PolicyActivity::Learning);
     }
-    // Of a campaign under way the looks come anyway. What did not pay is judged again after 250 ms.
+    // Of a campaign under way the looks come anyway. What did not pay is judged again after 500 ms.
     town.unjudged_pages = 1;
     let moved: usize = (0..3).map(|_| town.step(2000, draw()).moves.len()).sum();
     assert_eq!(moved, 1024);
