@@ -16,8 +16,9 @@ mode=$1
 shift
 cd /tmp
 mkdir -p /run
-nodes_of() {
-  awk '/anon=/ { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
+# MiB of a process on either node: of its own memory, or (`=`) of all that it maps, as quotas count.
+nodes_of() { # PID [PATTERN]
+  awk -v what="${2:-anon=}" '$0 ~ what { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
     END { printf "%d %d", n["N0"] / 256, n["N1"] / 256 }' "/proc/$1/numa_maps"
 }
 ready() { until hither status > /dev/null 2>&1; do sleep 0.1; done; }
@@ -83,7 +84,7 @@ shares() {
   done
   for at in $(seq "$2"); do
     sleep 1
-    echo "$at s:$(for store in $stores; do echo " $(nodes_of "$store" | cut -d ' ' -f 1)"; done | tr '\n' ' ')MiB of fast memory"
+    echo "$at s:$(for store in $stores; do echo " $(nodes_of "$store" = | cut -d ' ' -f 1)"; done | tr '\n' ' ')MiB of fast memory"
   done
   hither status
   kill $stores $daemon

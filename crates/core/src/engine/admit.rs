@@ -31,7 +31,13 @@ impl Scope {
         let mut room = turn.room.clone();
         let moves = self.admissible(turn, &proposal.moves, &mut room);
         if moves.is_empty() {
-            self.end_campaign(turn.config);
+            // Pages that wait for others to leave are of the same campaign.
+            let waits = proposal.moves.is_empty() && proposal.outlook == PolicyActivity::Working;
+            match &mut self.efficacy.stage {
+                Stage::Moving(Some(campaign)) if waits => campaign.steps += 1,
+                _ => self.end_campaign(turn.config),
+            }
+            self.close_when_long(turn.config);
             return Vec::new();
         }
         let since_us = turn.now_us.saturating_sub(snapshot.interval_us);

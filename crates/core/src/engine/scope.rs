@@ -22,7 +22,9 @@ use crate::forecast::Forecast;
 use crate::ids::{NodeId, Pid, ScopeId, SpaceId};
 use crate::plan::{Listing, Mechanism, MoveOutcome, MoveRequest, PlaceRequest, Refusal, Sampling};
 use crate::policy::random::Random;
-use crate::policy::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, moving_unit};
+use crate::policy::{
+    Arrived, Context, EvidenceKind, Policy, PolicyActivity, Proposal, moving_unit,
+};
 use crate::quota::{Quota, Use};
 use crate::snapshot::{Snapshot, base_pages};
 use std::borrow::Cow;
@@ -69,6 +71,8 @@ pub(super) struct Scope {
     random: Random,
     pub ledger: Ledger,
     pub pending: BTreeMap<u64, Pending>,
+    /// Of which its policy was not told yet.
+    arrived: Vec<Arrived>,
     pub efficacy: Efficacy,
     pub phases: Phases,
     pub undo: Option<Undo>,
@@ -139,6 +143,7 @@ impl Scope {
             random: Random::new(config.seed.wrapping_add(u64::from(id.0))),
             ledger: Ledger::new(),
             pending: BTreeMap::new(),
+            arrived: Vec::new(),
             efficacy: Efficacy::new(),
             phases: Phases::default(),
             undo: None,
@@ -362,6 +367,7 @@ impl Scope {
             page_budget,
             room_pages: &room,
             ledger: &self.ledger,
+            arrived: &self.arrived,
             sampling: turn.sampling,
             switched_off: &switched_off,
             proven: &self.efficacy.proven,
@@ -373,6 +379,7 @@ impl Scope {
             preferred: &turn.config.preferred,
         };
         let mut proposal = self.policy.decide(snapshot, &mut context);
+        self.arrived.clear();
         for text in std::mem::take(&mut proposal.notes) {
             turn.note(text);
         }
@@ -419,6 +426,13 @@ impl Scope {
             let at = on_target.partition_point(|&moved| moved < page.page);
             let last = page.page + page.base_pages();
             let has_moved = on_target.get(at).is_some_and(|&moved| moved < last);
+            if is_alive && (has_moved || outcome.refused.is_empty()) {
+                self.arrived.push(Arrived {
+                    pid: pending.pid,
+                    page: page.page,
+                    at: pending.to,
+                });
+            }
             if has_moved {
                 moved_count += page.base_pages();
                 if is_alive {

@@ -1,11 +1,14 @@
 //! The loop closed over the test world.
 
-use super::world::{Loop, PID, Pattern, Seen, World};
+use super::world::{FIRST_PAGE, Loop, PID, Pattern, Seen, World};
 use super::*;
 use crate::ids::NodeId;
 use crate::plan::{Listing, Mechanism, Refusal};
-use crate::policy::{self, Policy};
+use crate::policy::wrong_node::WrongNode;
+use crate::policy::{self, Context, EvidenceKind, Policy, Proposal};
 use crate::snapshot::Evidence;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 /// 64 MiB, as in the lab's `cluster`.
 const PAGES: usize = 16_384;
@@ -317,6 +320,51 @@ fn the_wrong_node_is_found_harmful_and_every_page_goes_back() {
             .iter()
             .any(|entry| entry.to_string().contains("are back where they were"))
     );
+}
+
+/// The canary with what it was told of arrived pages.
+struct Told(Arc<Mutex<BTreeMap<u64, NodeId>>>);
+
+impl Policy for Told {
+    fn name(&self) -> &'static str {
+        WrongNode.name()
+    }
+
+    fn needs(&self) -> &[EvidenceKind] {
+        WrongNode.needs()
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, context: &mut Context<'_>) -> Proposal {
+        let arrived = context.arrived.iter().map(|page| (page.page, page.at));
+        self.0.lock().unwrap().extend(arrived);
+        WrongNode.decide(snapshot, context)
+    }
+}
+
+#[test]
+fn a_policy_is_told_where_its_pages_came_and_went_back() {
+    let mut world = World::new(Pattern::Partitioned, 4096);
+    world.place_well();
+    let told = Arc::default();
+    let mut run = Loop::new(world, Box::new(Told(Arc::clone(&told))));
+    let mut were_away = false;
+    for _ in 0..60 {
+        run.step();
+        let told = told.lock().unwrap();
+        let is_home = |(&page, &at): (&u64, &NodeId)| {
+            let home = run.world.homes[(page - FIRST_PAGE) as usize];
+            run.world.ids[home] == at
+        };
+        // What came in this step is told in the next.
+        if run.plan.requests.is_empty() && !told.is_empty() {
+            assert!(told.iter().all(is_home));
+            were_away |= run.summary().displaced_pages > 0;
+        }
+    }
+    assert!(were_away, "the canary did not bite");
+    let moved = run.world.move_counts.keys();
+    assert!(moved.eq(told.lock().unwrap().keys()));
+    assert_eq!(run.summary().displaced_pages, 0);
 }
 
 #[test]

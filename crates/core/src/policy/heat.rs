@@ -169,6 +169,8 @@ pub(super) struct Heat {
     interval: u32,
     /// The factor of so many steps.
     factors: Vec<f32>,
+    /// What samples counted, and the sum of its squares; both fade.
+    weights: (f64, f64),
 }
 
 impl Heat {
@@ -196,6 +198,20 @@ impl Heat {
                 .map(|step| 0.5f32.powf(step as f32 / STEPS as f32))
                 .collect();
         }
+    }
+
+    /// Samples of an interval that counted so much together, and so much the sum of the squares of each: where they
+    /// stand for more or fewer accesses than at first, they count for more or less than one.
+    pub fn weigh(&mut self, interval_us: u64, sum: f64, squares: f64) {
+        let faded = 0.5f64.powf(interval_us as f64 / HALF_LIFE_US as f64);
+        self.weights.0 = self.weights.0 * faded + sum;
+        self.weights.1 = self.weights.1 * faded + squares;
+    }
+
+    /// What one sample counts: the variance of a count that chance explains, over its mean.
+    pub fn sample(&self) -> f64 {
+        let (sum, squares) = self.weights;
+        if sum > 0.0 { squares / sum } else { 1.0 }
     }
 
     /// Blocks that are remembered.
@@ -278,13 +294,14 @@ impl Heat {
 
     /// Judges every block; pages of those that `wants` says yes to, whose place is known, are visited.
     pub fn visit(&self, mut wants: impl FnMut(&View<'_>) -> bool, mut visit: impl FnMut(Judged)) {
+        let sample = self.sample();
         for (&(pid, number), block) in &self.blocks {
             let factor =
                 f64::from(fade(&self.factors, self.step.saturating_sub(block.step))) / PARTS;
             let gone = self.interval.wrapping_sub(block.interval);
             let seen = block.seen.checked_shl(gone).unwrap_or(0).count_ones();
             let first = number * HUGE_PAGES;
-            let prior = Prior::of(block, factor);
+            let prior = Prior::of(block, factor, sample);
             let view = View {
                 heat: (prior.own == 0.0).then_some(prior.mean),
                 seen,
@@ -455,7 +472,7 @@ struct Prior {
 }
 
 impl Prior {
-    fn of(block: &Block, factor: f64) -> Self {
+    fn of(block: &Block, factor: f64, sample: f64) -> Self {
         if block.huge {
             let mean = block.sum as f64 * factor / HUGE_PAGES as f64;
             return Self { mean, own: 0.0 };
@@ -464,10 +481,11 @@ impl Prior {
         let mean = block.sum as f64 * factor / known;
         let variance = block.squares as f64 * factor * factor / known - mean * mean;
         // Of a Poisson count the variance is the mean; what exceeds it are pages that differ.
-        let excess = variance - mean * (1.0 + NOISE);
+        let chance = mean * sample;
+        let excess = variance - chance * (1.0 + NOISE);
         // The mean is worth mean / excess samples, a page's own count one.
         let own = match excess > 0.0 && known > 1.0 {
-            true => excess / (excess + mean),
+            true => excess / (excess + chance),
             false => 0.0,
         };
         Self { mean, own }
@@ -528,6 +546,26 @@ mod tests {
         assert!(all[77] > 30.0, "{}", all[77]);
         let rest = all.iter().enumerate().filter(|&(at, _)| at != 77);
         assert!(rest.clone().all(|(_, &page)| page < 3.5), "{all:?}");
+    }
+
+    #[test]
+    fn samples_that_count_for_several_are_no_difference() {
+        // By chance a third of the pages has one sample, and a tenth has more.
+        for weighed in [true, false] {
+            let (mut heat, mut random) = (Heat::default(), Random::new(6));
+            heat.fade_to(0);
+            for page in 0..512 {
+                heat.take(PID, page, false, 1, 0.0, MOST);
+            }
+            for _ in 0..300 {
+                heat.take(PID, random.next_u64() % 512, false, 1, 10.0, MOST);
+            }
+            if weighed {
+                heat.weigh(100_000, 3000.0, 30_000.0);
+            }
+            let hot = heats(&heat).iter().filter(|&&page| page > 9.0).count();
+            assert_eq!(hot > 0, !weighed, "{hot}");
+        }
     }
 
     #[test]

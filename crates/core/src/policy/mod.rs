@@ -68,6 +68,8 @@ pub struct Context<'a> {
     pub room_pages: &'a [u64],
     /// What became of earlier moves.
     pub ledger: &'a Ledger,
+    /// What has come to a node since the policy was asked last, also what went back there.
+    pub arrived: &'a [Arrived],
     /// How densely this interval was sampled.
     pub sampling: Sampling,
     /// Mechanisms that the efficacy loop has switched off for now.
@@ -110,6 +112,17 @@ impl Context<'_> {
     pub fn may_move(&self, pid: Pid, page: u64) -> bool {
         self.ledger.may_move(pid, page, self.now_us)
     }
+}
+
+/// A page that a move has brought to a node, or found there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Whose page.
+    pub pid: Pid,
+    /// Virtual page number; of a huge page its first.
+    pub page: u64,
+    /// Where it is now.
+    pub at: NodeId,
 }
 
 /// One proposed move of one page.
@@ -325,6 +338,7 @@ pub(crate) fn asked(
         page_budget: 1 << 20,
         room_pages,
         ledger: &Ledger::new(),
+        arrived: &[],
         sampling: Sampling::Off,
         switched_off: &[],
         proven: &BTreeSet::new(),

@@ -96,6 +96,7 @@ impl Scene {
             page_budget: self.page_budget,
             room_pages: &[1_000_000; 4],
             ledger: &ledger,
+            arrived: &[],
             sampling: self.sampling,
             switched_off: &self.switched_off,
             proven: &BTreeSet::new(),

@@ -11,7 +11,8 @@
 //!   no longer fast (Colloid, SOSP 2024, balances the latencies of tiers the same way).
 //! - Where there is no room, it must find a colder page to change places with, which is colder by a factor
 //!   ([`Config::swap_factor`]) and whose loss, and both moves, the gain exceeds. So equals do not change places
-//!   for ever. The colder page goes first; pages are demoted for no other reason, except for a quota.
+//!   for ever. Both are tried before ([`trial`]): of many pages with few samples the hottest were lucky, and the
+//!   coldest unlucky. The colder page goes first; pages are demoted for no other reason, except for a quota.
 //! - What all moves of a step save must exceed what looking closely costs hither until they have their verdict: else
 //!   a few pages now and then would keep it looking for good.
 //! - Where the kernel's balancing is seen to move pages, no more leave the fast tier at once than it does not fill
@@ -31,11 +32,11 @@ pub mod paper;
 mod places;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use super::heat::{First, HALF_LIFE_US, Heat, Judged, View};
 use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
-use crate::ids::Pid;
 use crate::plan::{Listing, Mechanism, Sampling};
 use crate::quota::Quota;
 use crate::snapshot::{Snapshot, base_pages};
@@ -45,6 +46,7 @@ pub(super) use places::nearest_with_room;
 use places::{Border, Ladder};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use trial::{Side, Trial};
 
 /// Its name.
 pub const NAME: &str = "tiers";
@@ -114,8 +116,7 @@ impl Default for Config {
 pub struct Hot {
     config: Config,
     heat: Heat,
-    /// What was asked for last; where it is now, the ledger knows.
-    asked: Vec<(Pid, u64)>,
+    trial: Trial,
     /// Accesses that a full sample stands for.
     period: f64,
     began_us: Option<u64>,
@@ -203,8 +204,13 @@ impl Hot {
             true => period / self.period,
             false => 1.0,
         };
+        let is_sampled = snapshot.sample_count.get().is_some_and(|count| count > 0);
+        if is_sampled {
+            self.trial.begin(snapshot.interval_us);
+        }
         let write_weight = tiers.write_weight(snapshot, 0, 1);
         let most = self.config.max_blocks;
+        let (mut sum, mut squares) = (0.0, 0.0);
         for_each_unit(snapshot, context, |unit| {
             let all: u64 = unit
                 .samples
@@ -212,19 +218,22 @@ impl Hot {
                 .map(|&(_, count)| u64::from(count))
                 .sum();
             let reads = all.saturating_sub(unit.writes) as f64;
-            let samples = (reads + unit.writes as f64 * write_weight) * weight;
+            let writes = unit.writes as f64 * write_weight;
+            let samples = (reads + writes) * weight;
+            sum += samples;
+            squares += (reads + writes * write_weight) * weight * weight;
             self.heat
                 .take(unit.pid, unit.page, unit.huge, unit.home, samples, most);
+            if is_sampled && samples > 0.0 {
+                self.trial.take(unit.pid, unit.page, samples);
+            }
         });
-        // Nothing may be asked for while moves are under way: where they came to is known then.
-        let is_settled = context.page_budget > 0;
-        let asked = self
-            .asked
-            .split_off(if is_settled { 0 } else { self.asked.len() });
-        for (pid, page) in asked {
-            let home = context.ledger.home(pid, page);
-            if let Some(home) = home.and_then(|home| snapshot.node_position(home)) {
-                self.heat.moved(pid, page, home);
+        if is_sampled {
+            self.heat.weigh(snapshot.interval_us, sum, squares);
+        }
+        for arrived in context.arrived {
+            if let Some(home) = snapshot.node_position(arrived.at) {
+                self.heat.moved(arrived.pid, arrived.page, home);
             }
         }
     }
@@ -238,6 +247,15 @@ impl Hot {
             true => PolicyActivity::Learning,
             false => PolicyActivity::Done,
         }
+    }
+
+    /// Heat is as many samples as came in so many seconds.
+    fn window_s(&self, snapshot: &Snapshot) -> f64 {
+        let age_us = snapshot.now_us.saturating_sub(self.began_us.unwrap_or(0)) as f64;
+        let half_life = HALF_LIFE_US as f64;
+        let window_us =
+            half_life / std::f64::consts::LN_2 * (1.0 - 0.5f64.powf(age_us / half_life));
+        window_us.max(1.0) / 1e6
     }
 
     /// What heat is worth between a tier and the next slower one.
@@ -256,11 +274,7 @@ impl Hot {
             let waited = per_us * slow / 1000.0;
             saved_ns /= (waited / snapshot.busy_cpus()).max(1.0);
         }
-        let age_us = snapshot.now_us.saturating_sub(self.began_us.unwrap_or(0)) as f64;
-        let half_life = HALF_LIFE_US as f64;
-        let window_us =
-            half_life / std::f64::consts::LN_2 * (1.0 - 0.5f64.powf(age_us / half_life));
-        let horizon = self.config.horizon_us as f64 / window_us.max(1.0);
+        let horizon = self.config.horizon_us as f64 / 1e6 / self.window_s(snapshot);
         Worth {
             saved_ns,
             accesses: (self.period > 0.0).then_some(self.period * horizon),
@@ -312,7 +326,12 @@ impl Hot {
                 draft.because(Mechanism::Interleave, because);
                 continue;
             }
-            self.change_places(context, border, &worth, &mut draft);
+            let window_s = self.window_s(snapshot);
+            self.change_places(context, border, &worth, window_s, &mut draft);
+        }
+        if !self.is_by_rounds() {
+            let (window_s, sample) = (self.window_s(snapshot), self.heat.sample());
+            self.trial.set(&draft.tried, window_s, sample);
         }
         // The looks of a campaign under way come anyway, and places that were left for others are to be taken.
         let is_weighed = !self.is_by_rounds() && context.unjudged_pages == 0;
@@ -323,10 +342,8 @@ impl Hot {
         }
         self.left
             .change(context.now_us, draft.leaving, draft.coming);
-        let moves = draft.moves.iter();
-        self.asked = moves.map(|order| (order.pid, order.page)).collect();
         Proposal {
-            outlook: match draft.is_short || !draft.moves.is_empty() {
+            outlook: match draft.is_short || draft.is_waiting || !draft.moves.is_empty() {
                 true => PolicyActivity::Working,
                 false => self.outlook(context),
             },
@@ -343,6 +360,7 @@ impl Hot {
         context: &Context<'_>,
         border: &Border,
         worth: &Worth,
+        window_s: f64,
         draft: &mut Draft<'_>,
     ) {
         let may = |mechanism| context.allows(mechanism);
@@ -404,23 +422,39 @@ impl Hot {
             let mut needed = base_pages(page.huge);
             if rank == 0 && draft.left >= needed {
                 draft.left -= needed;
+                draft.is_waiting = true;
                 continue;
             }
             if rank == 0 && draft.leaving >= draft.most_leaving {
                 break;
             }
-            let Some(victim) = victims.peek() else { break };
+            let Some(&victim) = victims.peek() else { break };
             let mechanism = hinted.mechanism(page);
-            let gain_ns = worth.gain_ns(page.heat - victim.heat, 2.0);
-            let is_worth_it = page.heat >= swap_factor * victim.heat && gain_ns > 0.0;
+            let gain = |hot: f64, cold: f64| match hot >= swap_factor * cold {
+                true => worth.gain_ns(hot - cold, 2.0),
+                false => 0.0,
+            };
+            let is_worth_it = gain(page.heat, victim.heat) > 0.0;
             if !is_worth_it || !may(Mechanism::Demote) || !may(mechanism) {
                 break;
             }
+            // What its program says of a page needs no trial, nor does a round, in which all pages come once.
+            let gain_ns = match self.is_by_rounds() || mechanism != Mechanism::Promote {
+                true => gain(page.heat, victim.heat),
+                false => {
+                    draft.tried.push((*page, Side::Hot));
+                    gain(
+                        self.trial.believed(page.heat, Side::Hot, window_s),
+                        self.trial.believed(victim.heat, Side::Cold, window_s),
+                    )
+                }
+            };
             while needed > 0
                 && let Some(victim) =
                     victims.next_if(|victim| page.heat >= swap_factor * victim.heat)
             {
-                if !draft.order(victim, rank + 1, Mechanism::Demote) {
+                draft.tried.push((*victim, Side::Cold));
+                if gain_ns > 0.0 && !draft.order(victim, rank + 1, Mechanism::Demote) {
                     break;
                 }
                 needed = needed.saturating_sub(base_pages(victim.huge));
@@ -503,6 +537,8 @@ struct Draft<'a> {
     budget: u64,
     /// More could be done than the budget lets.
     is_short: bool,
+    /// Pages wait for places that were left for them.
+    is_waiting: bool,
     /// Places of the fastest tier that earlier drafts left, base pages.
     left: u64,
     /// Base pages that this one sends out of it, and into it.
@@ -512,6 +548,8 @@ struct Draft<'a> {
     most_leaving: u64,
     /// What promotions, and exchanges, are expected to save within the horizon, less the moves.
     gain_ns: f64,
+    /// Pages that might change places: the next interval tells how hot they are.
+    tried: Vec<(Judged, Side)>,
     moves: Vec<ProposedMove>,
     reasons: BTreeMap<Mechanism, Cow<'static, str>>,
 }
@@ -523,11 +561,13 @@ impl<'a> Draft<'a> {
             ladder,
             budget,
             is_short: false,
+            is_waiting: false,
             left: 0,
             leaving: 0,
             coming: 0,
             most_leaving: u64::MAX,
             gain_ns: 0.0,
+            tried: Vec::new(),
             moves: Vec::new(),
             reasons: BTreeMap::new(),
         }

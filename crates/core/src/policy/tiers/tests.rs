@@ -3,7 +3,7 @@
 use super::*;
 use crate::declared::{Declared, Hint};
 use crate::engine::ledger::Ledger;
-use crate::ids::{NodeId, SpaceId};
+use crate::ids::{NodeId, Pid, SpaceId};
 use crate::policy::asked;
 use crate::policy::random::Random;
 use crate::snapshot::{
@@ -116,6 +116,7 @@ impl Town {
             page_budget: self.budget,
             room_pages: &self.room,
             ledger: &ledger,
+            arrived: &[],
             sampling: self.sampling,
             switched_off: &[],
             proven: &BTreeSet::new(),
@@ -238,7 +239,8 @@ fn pages_leave_at_once_as_many_as_take_their_places() {
         town.kernel_moves = kernel_moves;
         let draw = || within(512, 1024);
         let count = |moves: &[ProposedMove], to| moves.iter().filter(|one| one.to == to).count();
-        let moves = (0..3).map(|_| town.step(5000, draw()).moves);
+        // Seen in three intervals, and on trial in one.
+        let moves = (0..4).map(|_| town.step(5000, draw()).moves);
         let moves = moves.last().unwrap();
         assert_eq!([count(&moves, SLOW), count(&moves, FAST)], [leaving, 0]);
         // The kernel does not say yet that places are free: for whom they are, no others leave.
@@ -250,6 +252,22 @@ fn pages_leave_at_once_as_many_as_take_their_places() {
         let moves = town.step(5000, draw()).moves;
         assert_eq!(count(&moves, FAST), 128);
     }
+}
+
+#[test]
+fn pages_that_were_lucky_take_no_places() {
+    // One sample a page in some seconds, and in each block one page with fifty times as many.
+    let mut homes = vec![FAST; 1024];
+    homes.extend(vec![SLOW; 3072]);
+    let mut town = Town::new(homes, 16);
+    let draw = |random: &mut Random| match random.next_u64() % 11 {
+        0 => within(0, 8)(random) * 512,
+        _ => within(0, 4096)(random),
+    };
+    let moved: usize = (0..100).map(|_| town.step(200, draw).moves.len()).sum();
+    let hot = town.fast().iter().filter(|page| **page % 512 == 0).count();
+    assert_eq!(hot, 8, "of the hot pages");
+    assert!(moved < 64, "{moved} moves for 6 pages");
 }
 
 #[test]
