@@ -427,7 +427,9 @@ impl First {
 
     /// In their order.
     pub fn sorted(self) -> Vec<Judged> {
-        let kept = self.kept.into_sorted_vec();
+        // Faster than taking them off the heap.
+        let mut kept = self.kept.into_vec();
+        kept.sort_unstable();
         kept.into_iter().map(|Keyed(_, page)| page).collect()
     }
 }

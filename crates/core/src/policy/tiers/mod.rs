@@ -414,7 +414,11 @@ impl Hot {
                 break;
             }
             is_promoting = true;
-            draft.gain_ns += worth.gain_ns(page.heat, 1.0) * base_pages(page.huge) as f64;
+            // For room nobody has to leave: what was not tried yet is taken to be as hot as it seems.
+            let tried = self.trial.believed(page.heat, Side::Room, window_s);
+            let heat = tried.unwrap_or(page.heat);
+            draft.gain_ns += worth.gain_ns(heat, 1.0) * base_pages(page.huge) as f64;
+            draft.tried.push((*page, Side::Room));
             hot.next();
         }
         // The rest needs places that colder pages leave; it takes them in a later step.
@@ -443,10 +447,9 @@ impl Hot {
                 true => gain(page.heat, victim.heat),
                 false => {
                     draft.tried.push((*page, Side::Hot));
-                    gain(
-                        self.trial.believed(page.heat, Side::Hot, window_s),
-                        self.trial.believed(victim.heat, Side::Cold, window_s),
-                    )
+                    let hot = self.trial.believed(page.heat, Side::Hot, window_s);
+                    let cold = self.trial.believed(victim.heat, Side::Cold, window_s);
+                    hot.zip(cold).map_or(0.0, |(hot, cold)| gain(hot, cold))
                 }
             };
             while needed > 0

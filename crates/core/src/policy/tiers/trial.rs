@@ -3,10 +3,10 @@
 //! Problem: whoever takes the hottest of many pages by few samples takes those that were lucky, besides those that are
 //! hot (the winner's curse); and the coldest are those that were unlucky. Exchanged, they change nothing but cost their
 //! moves. Mechanism: before two pages change places, both are *tried*: the samples of the next interval, which had no
-//! part in their choice, tell how hot they are. That is kept for each octave of heat, for both sides apart, and corrects
+//! part in their choice, tell how hot they are. That is kept for each octave of heat and each side, and corrects
 //! what is expected of further pages.
 //!
-//! Shape: two tables of sums that fade as heat does.
+//! Shape: three tables of sums that fade as heat does.
 
 use crate::ids::Pid;
 use crate::policy::heat::{HALF_LIFE_US, Judged};
@@ -15,7 +15,7 @@ use crate::snapshot::base_pages;
 /// Octaves of the rate of samples that are told apart, from 2^-20 a second on; below them no sample.
 const OCTAVES: usize = 40;
 const LEAST: f64 = -20.0;
-/// Expected samples that count as if none had come: a few say nothing.
+/// Expected samples below which nothing is believed, and that count as if none had come.
 const DOUBT: f64 = 10.0;
 
 /// What pages of an octave were expected to have, and had.
@@ -31,7 +31,9 @@ struct Sums {
 /// Pages on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// To go up.
+    /// To go up into room.
+    Room,
+    /// To go up against others.
     Hot,
     /// To leave.
     Cold,
@@ -56,7 +58,7 @@ pub(super) struct Trial {
     pages: Vec<Tried>,
     /// The first that is not behind the page that was told last.
     next: usize,
-    /// Of pages to go up, and behind them of those to leave; none before the first trial.
+    /// Of each octave, side by side; none before the first trial.
     sums: Vec<Sums>,
     /// What one sample counts.
     sample: f64,
@@ -95,7 +97,7 @@ impl Trial {
     /// From the next interval on these are on trial. Heat is samples of so many seconds, each of which counts so much.
     pub fn set(&mut self, pages: &[(Judged, Side)], window_s: f64, sample: f64) {
         self.sample = sample;
-        self.sums.resize(2 * OCTAVES, Sums::default());
+        self.sums.resize(3 * OCTAVES, Sums::default());
         let tried = pages.iter().map(|&(page, side)| Tried {
             pid: page.pid,
             page: page.page,
@@ -110,20 +112,16 @@ impl Trial {
     }
 
     /// The heat of a page that is told as so hot, as others told alike turned out: no more than told of one to go up, no
-    /// less of one to leave.
-    pub fn believed(&self, heat: f64, side: Side, window_s: f64) -> f64 {
-        let at = place(heat / window_s, side);
-        let Some(sums) = self.sums.get(at) else {
-            return if side == Side::Hot {
-                0.0
-            } else {
-                f64::INFINITY
-            };
-        };
+    /// less of one to leave. `None` where too few were tried.
+    pub fn believed(&self, heat: f64, side: Side, window_s: f64) -> Option<f64> {
+        let sums = self.sums.get(place(heat / window_s, side))?;
+        let least = DOUBT * self.sample;
         match side {
-            Side::Hot => heat * (sums.seen / (sums.expected + DOUBT * self.sample)).min(1.0),
+            Side::Room | Side::Hot if sums.expected < least => None,
+            Side::Room | Side::Hot => Some(heat * (sums.seen / (sums.expected + least)).min(1.0)),
+            Side::Cold if sums.page_s == 0.0 => None,
             // One sample more than was seen: of a few seconds of a page none tells little.
-            Side::Cold => heat.max((sums.seen + self.sample) / sums.page_s * window_s),
+            Side::Cold => Some(heat.max((sums.seen + self.sample) / sums.page_s * window_s)),
         }
     }
 }
@@ -133,10 +131,7 @@ fn place(rate: f64, side: Side) -> usize {
         true => (rate.log2() - LEAST).clamp(0.0, (OCTAVES - 2) as f64) as usize + 1,
         false => 0,
     };
-    match side {
-        Side::Hot => octave,
-        Side::Cold => OCTAVES + octave,
-    }
+    side as usize * OCTAVES + octave
 }
 
 #[cfg(test)]
@@ -158,7 +153,7 @@ mod tests {
     }
 
     /// Believed of each side after intervals of 100 ms in which each of 1000 pages has so many samples a second.
-    fn after(intervals: u64, told: f64, side: Side, rate: f64) -> f64 {
+    fn after(intervals: u64, told: f64, side: Side, rate: f64) -> Option<f64> {
         let (mut trial, mut random) = (Trial::default(), Random::new(1));
         let pages: Vec<_> = (0..1000).map(|page| (judged(page, told), side)).collect();
         for _ in 0..intervals {
@@ -173,19 +168,22 @@ mod tests {
 
     #[test]
     fn lucky_pages_are_believed_as_far_as_they_are_hot() {
-        assert_eq!(after(0, 2.0, Side::Hot, 1.0), 0.0, "nothing is known");
-        assert_eq!(after(0, 2.0, Side::Cold, 1.0), f64::INFINITY);
+        for side in [Side::Hot, Side::Cold] {
+            assert_eq!(after(0, 2.0, side, 1.0), None, "nothing is known");
+        }
         // Told twice as hot as they are: 100 samples an interval where 200 were expected.
-        let lucky = after(10, 4.0, Side::Hot, 1.0);
+        let lucky = after(10, 4.0, Side::Hot, 1.0).unwrap();
         assert!((1.8..2.2).contains(&lucky), "{lucky}");
-        let hot = after(1, 2.0, Side::Hot, 1.0);
+        let hot = after(1, 2.0, Side::Hot, 1.0).unwrap();
         assert!((1.5..=2.0).contains(&hot), "{hot}");
-        assert!(after(1, 1.0, Side::Hot, 1.0) <= 1.0, "no more than told");
+        let more = after(1, 1.0, Side::Hot, 1.0).unwrap();
+        assert!(more <= 1.0, "no more than told: {more}");
+        assert_eq!(after(1, 0.1, Side::Hot, 1.0), None, "5 were expected");
         // Taken for unused.
-        let cold = after(10, 0.0, Side::Cold, 0.5);
+        let cold = after(10, 0.0, Side::Cold, 0.5).unwrap();
         assert!((0.9..1.1).contains(&cold), "{cold}");
-        assert!(after(1, 0.0, Side::Cold, 0.0) < 0.05);
-        assert_eq!(after(10, 3.0, Side::Cold, 0.5), 3.0);
+        assert!(after(1, 0.0, Side::Cold, 0.0).unwrap() < 0.05);
+        assert_eq!(after(10, 3.0, Side::Cold, 0.5), Some(3.0));
     }
 
     #[test]
@@ -195,8 +193,8 @@ mod tests {
         trial.begin(100_000_000);
         trial.take(PID, 4, 1000.0);
         trial.take(PID, 5, 400.0);
-        assert!(trial.believed(8.0, Side::Hot, 2.0) > 7.0);
-        assert_eq!(trial.believed(4.0, Side::Hot, 2.0), 0.0);
-        assert_eq!(trial.believed(8.0, Side::Cold, 2.0), f64::INFINITY);
+        assert!(trial.believed(8.0, Side::Hot, 2.0).unwrap() > 7.0);
+        assert_eq!(trial.believed(4.0, Side::Hot, 2.0), None);
+        assert_eq!(trial.believed(8.0, Side::Cold, 2.0), None);
     }
 }
