@@ -19,7 +19,7 @@ mkdir -p /run
 # MiB of a process on either node: of its own memory, or (`=`) of all that it maps, as quotas count.
 nodes_of() { # PID [PATTERN]
   awk -v what="${2:-anon=}" '$0 ~ what { for (i = 3; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, p, "="); n[p[1]] += p[2] } }
-    END { printf "%d %d", n["N0"] / 256, n["N1"] / 256 }' "/proc/$1/numa_maps"
+    END { printf "%.1f %.1f", n["N0"] / 256, n["N1"] / 256 }' "/proc/$1/numa_maps"
 }
 ready() { until hither status > /dev/null 2>&1; do sleep 0.1; done; }
 target() { # NAME CHOICE FAST [GOAL]
