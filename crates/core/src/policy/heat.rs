@@ -23,6 +23,11 @@ use std::ops::Range;
 /// Time in which what was seen fades by half, in us. 2 s: the thesis's history is 3.2 s long, of which a
 /// page needs 2.2 s to become hot (4.2.1).
 pub(super) const HALF_LIFE_US: u64 = 2_000_000;
+/// What is left after so long, in us, of what fades.
+pub(super) fn left_after(us: u64) -> f64 {
+    0.5f64.powf(us as f64 / HALF_LIFE_US as f64)
+}
+
 /// Steps of fading in a half-life.
 const STEPS: u64 = 16;
 /// Parts of a sample that are counted.
@@ -203,7 +208,7 @@ impl Heat {
     /// Samples of an interval that counted so much together, and so much the sum of the squares of each: where they
     /// stand for more or fewer accesses than at first, they count for more or less than one.
     pub fn weigh(&mut self, interval_us: u64, sum: f64, squares: f64) {
-        let faded = 0.5f64.powf(interval_us as f64 / HALF_LIFE_US as f64);
+        let faded = left_after(interval_us);
         self.weights.0 = self.weights.0 * faded + sum;
         self.weights.1 = self.weights.1 * faded + squares;
     }

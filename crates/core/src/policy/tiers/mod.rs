@@ -34,7 +34,7 @@ mod places;
 mod tests;
 mod trial;
 
-use super::heat::{First, HALF_LIFE_US, Heat, Judged, View};
+use super::heat::{First, HALF_LIFE_US, Heat, Judged, View, left_after};
 use super::units::for_each_unit;
 use super::{Context, EvidenceKind, Policy, PolicyActivity, Proposal, ProposedMove};
 use crate::plan::{Listing, Mechanism, Sampling};
@@ -251,15 +251,21 @@ impl Hot {
 
     /// Heat is as many samples as came in so many seconds.
     fn window_s(&self, snapshot: &Snapshot) -> f64 {
-        let age_us = snapshot.now_us.saturating_sub(self.began_us.unwrap_or(0)) as f64;
-        let half_life = HALF_LIFE_US as f64;
-        let window_us =
-            half_life / std::f64::consts::LN_2 * (1.0 - 0.5f64.powf(age_us / half_life));
+        let age_us = snapshot.now_us.saturating_sub(self.began_us.unwrap_or(0));
+        let lasting_us = HALF_LIFE_US as f64 / std::f64::consts::LN_2;
+        let window_us = lasting_us * (1.0 - left_after(age_us));
         window_us.max(1.0) / 1e6
     }
 
     /// What heat is worth between a tier and the next slower one.
-    fn worth(&self, snapshot: &Snapshot, context: &Context<'_>, tiers: &Tiers, rank: u32) -> Worth {
+    fn worth(
+        &self,
+        snapshot: &Snapshot,
+        context: &Context<'_>,
+        tiers: &Tiers,
+        rank: u32,
+        window_s: f64,
+    ) -> Worth {
         let (fast, slow) = (
             tiers.read_ns(snapshot, rank),
             tiers.read_ns(snapshot, rank + 1),
@@ -274,7 +280,7 @@ impl Hot {
             let waited = per_us * slow / 1000.0;
             saved_ns /= (waited / snapshot.busy_cpus()).max(1.0);
         }
-        let horizon = self.config.horizon_us as f64 / 1e6 / self.window_s(snapshot);
+        let horizon = self.config.horizon_us as f64 / 1e6 / window_s;
         Worth {
             saved_ns,
             accesses: (self.period > 0.0).then_some(self.period * horizon),
@@ -311,8 +317,9 @@ impl Hot {
         if self.kernel_moves {
             draft.most_leaving = draft.ladder.unseen_room(0);
         }
+        let window_s = self.window_s(snapshot);
         for (rank, border) in (0..).zip(&borders) {
-            let worth = self.worth(snapshot, context, tiers, rank);
+            let worth = self.worth(snapshot, context, tiers, rank, window_s);
             let fast_ns = tiers.read_ns(snapshot, rank);
             let slow_ns = tiers.read_ns(snapshot, rank + 1);
             let overload = fast_ns.zip(slow_ns).map_or(0.0, |(fast, slow)| fast / slow);
@@ -326,12 +333,10 @@ impl Hot {
                 draft.because(Mechanism::Interleave, because);
                 continue;
             }
-            let window_s = self.window_s(snapshot);
             self.change_places(context, border, &worth, window_s, &mut draft);
         }
         if !self.is_by_rounds() {
-            let (window_s, sample) = (self.window_s(snapshot), self.heat.sample());
-            self.trial.set(&draft.tried, window_s, sample);
+            self.trial.set(&draft.tried, window_s, self.heat.sample());
         }
         // The looks of a campaign under way come anyway, and places that were left for others are to be taken.
         let is_weighed = !self.is_by_rounds() && context.unjudged_pages == 0;

@@ -9,7 +9,7 @@
 //! Shape: three tables of sums that fade as heat does.
 
 use crate::ids::Pid;
-use crate::policy::heat::{HALF_LIFE_US, Judged};
+use crate::policy::heat::{Judged, left_after};
 use crate::snapshot::base_pages;
 
 /// Octaves of the rate of samples that are told apart, from 2^-20 a second on; below them no sample.
@@ -67,7 +67,7 @@ pub(super) struct Trial {
 impl Trial {
     /// An interval of so many us is told next.
     pub fn begin(&mut self, interval_us: u64) {
-        let faded = 0.5f64.powf(interval_us as f64 / HALF_LIFE_US as f64);
+        let faded = left_after(interval_us);
         for sums in &mut self.sums {
             sums.page_s *= faded;
             sums.expected *= faded;
