@@ -196,7 +196,7 @@ fn a_harmful_policy_is_reported_and_reverted() {
     let output = lab(
         FEW_CPUS,
         &words,
-        &split("cluster local --mb 32 --rounds 140"),
+        &split("cluster local --mb 32 --rounds 180"),
     );
     let text = String::from_utf8_lossy(&output.stderr);
     let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
