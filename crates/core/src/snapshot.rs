@@ -610,6 +610,10 @@ pub struct Snapshot {
     pub sample_period: u32,
     /// Samples lost in the interval because a buffer was full.
     pub samples_lost: u64,
+    /// Samples are of the use of pages, in proportion to the time for which they were in use: nobody knows by whom,
+    /// so that all are told at position 0.
+    #[serde(default)]
+    pub by_use: bool,
     /// Watched processes that are alive.
     pub processes: Vec<ProcessState>,
     /// CPU time that hither itself used in the interval, its movers included, in us.
@@ -655,6 +659,7 @@ impl Snapshot {
             sample_count: Evidence::unknown(why),
             sample_period: 0,
             samples_lost: 0,
+            by_use: false,
             processes: Vec::new(),
             own_cpu_us: Evidence::unknown(why),
         }

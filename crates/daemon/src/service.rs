@@ -1,6 +1,7 @@
 //! The daemon: makes scopes, hears orders, holds back where it must, and tells how everything stands.
 
 mod cpu;
+mod evidence;
 mod hold;
 mod tell;
 
@@ -17,7 +18,7 @@ use hither_core::engine::{Engine, EngineConfig};
 use hither_core::explain::Entry;
 use hither_core::foreign::Foreign;
 use hither_core::ids::{Pid, SpaceId};
-use hither_core::policy::{self, Rung};
+use hither_core::policy::{EvidenceKind, Rung};
 use hither_core::snapshot::PAGE_BYTES;
 use hither_linux::proc::cgroup;
 use hither_linux::proc::tree::{Birth, Noticed, Scope};
@@ -110,8 +111,8 @@ struct Service {
     without_hands: Vec<String>,
     /// What is missing for deciding, that included.
     missing: Vec<String>,
-    /// Does a tracker of accesses look, as some target wants?
-    is_deciding: bool,
+    /// What the tracker of accesses was opened for, once some target wants one.
+    served: Option<Vec<EvidenceKind>>,
     /// Where its evidence comes from.
     evidence: Option<Rung>,
     /// When the last turn was, and when the next is due.
@@ -284,7 +285,7 @@ impl Service {
             holding_back: Vec::new(),
             without_hands: missing.clone(),
             missing,
-            is_deciding: false,
+            served: None,
             evidence: None,
             turned_us: 0,
             due_us: 0,
@@ -301,41 +302,6 @@ impl Service {
             .iter()
             .for_each(|&rival| service.tell_rival(rival));
         Ok(service)
-    }
-
-    /// Opens the tracker that the policies need, once there is a target.
-    fn watch_accesses(&mut self) {
-        if self.is_deciding || self.config.targets.is_empty() {
-            return;
-        }
-        let policies = self
-            .config
-            .targets
-            .iter()
-            .filter_map(|target| policy::by_name(&target.policy).ok());
-        // Whose needs are most is served; the others have their share of it.
-        let Some(first) = policies.max_by_key(|policy| policy.needs().len()) else {
-            return;
-        };
-        let here = TrackerInputs {
-            root: &self.root,
-            topology: &self.topology,
-            ghz: None,
-        };
-        match table::to_decide(&*first, &here) {
-            Ok(mut tracker) => {
-                let sampling = tracker.first_sampling();
-                tracker.set_sampling(sampling);
-                self.is_deciding = true;
-                self.evidence = tracker.rung();
-                self.session.agent_mut().observer_mut().set_tracker(tracker);
-            }
-            Err(why) => {
-                let why = why.to_string();
-                (self.sink)(&why);
-                self.missing.extend(why.lines().map(str::to_owned));
-            }
-        }
     }
 
     /// Targets by control group take nobody in a container that sees these otherwise than the host does.

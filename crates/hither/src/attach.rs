@@ -178,7 +178,7 @@ impl Command {
             does_it: self.dry_run.then(|| self.without_dry_run()),
             undone,
             watched_us: supervisor.now_us(),
-            usage: sys::own_usage(),
+            usage: decided.usage(),
             elapsed: start.elapsed(),
         };
         match &self.json {

@@ -184,6 +184,7 @@ impl Watch {
         snapshot.now_us = now_us;
         self.tree.refresh(now_us)?;
         snapshot.present.clear();
+        snapshot.by_use = false;
         self.tracker.observe(&mut self.tree, snapshot)?;
         if let Some(residents) = &mut self.residents {
             residents.add(&self.tree, snapshot);
@@ -203,6 +204,7 @@ impl Watch {
         }
         let better = self.tracker.own_cpu_ns();
         let (own_cpu_ns, clock) = better.map_or_else(own_cpu, |ns| (ns, DEVICE_CLOCK));
+        let own_cpu_ns = own_cpu_ns + self.tracker.cost().map_or(0, |cost| cost.kernel_ns);
         let (before_ns, before) = std::mem::replace(&mut self.own_cpu, (own_cpu_ns, clock));
         // The first reading of a clock is of all the time before.
         let own_us = match clock == before {

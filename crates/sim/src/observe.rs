@@ -187,6 +187,7 @@ impl World {
                 Sight::Counters | Sight::Samples => period,
             },
             samples_lost: interval.lost,
+            by_use: false,
             pages,
             present,
             processes: self.process_states(&interval),

@@ -14,6 +14,7 @@ use hither_core::engine::{Engine, EngineConfig, Summary};
 use hither_core::explain::{Entry, Log};
 use hither_core::policy::Rung;
 use hither_core::snapshot::Snapshot;
+use hither_linux::sys::{self, Usage};
 use hither_linux::watch::Watch;
 
 /// Sentences that are kept for the end; those after it are counted.
@@ -84,6 +85,8 @@ pub struct Decided {
     pub estimate: Estimate,
     /// Sums over it.
     pub sums: Sums,
+    /// CPU time of kernel threads that worked for the tracker, in us.
+    pub kernel_us: u64,
     /// Sentences of trackers, in time; the first of them.
     pub notes: Vec<String>,
     /// Sentences that found no room among them.
@@ -92,6 +95,16 @@ pub struct Decided {
     pub log: Vec<Entry>,
     /// Entries that were dropped before anybody saw them.
     pub log_dropped: u64,
+}
+
+impl Decided {
+    /// What this process has used, with the kernel's threads that worked for its tracker.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = sys::own_usage();
+        usage.system_us += self.kernel_us;
+        usage
+    }
 }
 
 /// The agent over real processes.
@@ -240,6 +253,7 @@ impl<'a, E: Execute> Session<'a, E> {
         let watch = self.agent.observer_mut();
         watch.tracker().stop();
         let (tracker, rung) = (watch.tracker().name(), watch.tracker().rung());
+        let cost = watch.tracker().cost();
         let mut log: Vec<Entry> = self.followed.drain().collect();
         log.extend(self.agent.drain_log());
         let engine = self.agent.engine();
@@ -251,6 +265,7 @@ impl<'a, E: Execute> Session<'a, E> {
             log,
             estimate: self.estimate,
             sums: self.all,
+            kernel_us: cost.map_or(0, |cost| cost.kernel_ns / 1000),
             notes: self.notes,
             more_notes: self.more_notes,
         }

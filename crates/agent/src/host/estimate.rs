@@ -244,6 +244,7 @@ mod tests {
             sample_count: Evidence::measured(100, "test"),
             sample_period: 10,
             samples_lost: 0,
+            by_use: false,
             processes: Vec::new(),
             own_cpu_us: Evidence::unknown("test"),
         }

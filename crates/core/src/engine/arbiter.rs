@@ -228,6 +228,7 @@ mod tests {
             sample_count: Evidence::unknown("test"),
             sample_period: 0,
             samples_lost: 0,
+            by_use: false,
             processes: Vec::new(),
             own_cpu_us: Evidence::measured(own_cpu_us, "test"),
         }

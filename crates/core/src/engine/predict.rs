@@ -237,10 +237,9 @@ pub(super) fn predict(
     let tiers = Tiers::of(&snapshot.nodes);
     let fast = |traffic: &[f64]| tiers.nodes(0).map(|node| traffic[node]).sum::<f64>();
     let change = PredictedChange {
-        local_ratio: if all > 0.0 {
-            (local_after - local) / all
-        } else {
-            0.0
+        local_ratio: match all > 0.0 && !snapshot.by_use {
+            true => (local_after - local) / all,
+            false => 0.0,
         },
         imbalance: imbalance(&after) - imbalance(&traffic),
         fast_share: match all > 0.0 && tiers.are_several() {

@@ -96,6 +96,7 @@ fn snapshot(now_us: u64, free_pages: &[u64], homes: &Homes, local: f64) -> Snaps
         sample_count: Evidence::measured(1, "test"),
         sample_period: 1,
         samples_lost: 0,
+        by_use: false,
         own_cpu_us: Evidence::unknown("test"),
         processes: PIDS.map(process).to_vec(),
     }

@@ -72,6 +72,7 @@ impl Round {
     /// Do the samples of this snapshot tell of memory part after part, and nothing else of its ratios?
     pub fn applies(snapshot: &Snapshot) -> bool {
         snapshot.sample_period == 0
+            && !snapshot.by_use
             && snapshot.sample_count.is_known()
             && !snapshot.metrics.local_access_ratio.is_known()
     }
@@ -195,6 +196,7 @@ mod tests {
             sample_count: Evidence::measured(pages.end - pages.start, "test"),
             sample_period: 0,
             samples_lost: 0,
+            by_use: false,
             processes: Vec::new(),
             own_cpu_us: Evidence::unknown("test"),
             pages: pages.map(page).collect(),
@@ -239,5 +241,13 @@ mod tests {
         assert_eq!(round.take(&faults(MOST_US, 48..49)), None);
         let figures = round.take(&faults(MOST_US, 49..50)).unwrap();
         assert_eq!(figures.local_ratio, 0.0);
+    }
+
+    #[test]
+    fn what_tells_the_use_of_pages_goes_over_nothing_part_after_part() {
+        let mut snapshot = faults(0, 0..100);
+        assert!(Round::applies(&snapshot));
+        snapshot.by_use = true;
+        assert!(!Round::applies(&snapshot));
     }
 }

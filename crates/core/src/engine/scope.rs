@@ -273,7 +273,7 @@ impl Scope {
                 false => turn.rest_us,
             },
             is_held: turn.is_held,
-            uses_samples: self.policy.needs().contains(&EvidenceKind::PageAccesses),
+            uses_samples: self.uses_samples(),
         };
         let (sampling, next_interval_us) = self.attention.next(turn.config, &situation);
         Step {
@@ -286,6 +286,10 @@ impl Scope {
                 false => self.policy.listing(),
             },
         }
+    }
+
+    fn uses_samples(&self) -> bool {
+        self.policy.needs().iter().any(|kind| kind.is_sampled())
     }
 
     /// May new moves be asked for?
@@ -329,14 +333,16 @@ impl Scope {
         let snapshot = turn.snapshot;
         // A part that did next to nothing lacks no evidence: there is nothing to do.
         let sample_count = snapshot.sample_count.get();
-        let by_samples = self.policy.needs().contains(&EvidenceKind::PageAccesses);
-        if by_samples && turn.is_part && sample_count.is_some_and(|count| count < MIN_SAMPLES) {
+        if self.uses_samples()
+            && turn.is_part
+            && sample_count.is_some_and(|count| count < MIN_SAMPLES)
+        {
             return Proposal::default();
         }
         let was_off = turn.sampling == Sampling::Off;
         let missing = self.policy.needs().iter().find_map(|&kind| {
             let why = kind.missing(snapshot)?;
-            (kind != EvidenceKind::PageAccesses || !was_off).then_some((kind, why))
+            (!kind.is_sampled() || !was_off).then_some((kind, why))
         });
         if let Some((kind, why)) = missing {
             self.refuse(turn, kind, why);

@@ -103,6 +103,7 @@ fn part(
         sample_count: snapshot.sample_count.clone().map(|_| total),
         sample_period: snapshot.sample_period,
         samples_lost: snapshot.samples_lost,
+        by_use: snapshot.by_use,
         processes: processes
             .filter(|process| members.contains(&process.pid))
             .cloned()
@@ -169,6 +170,7 @@ fn tell_traffic(part: &mut Snapshot, total: u64) {
 fn metrics_of(part: &Snapshot, total: u64) -> GlobalMetrics {
     let basis = || format!("{total} samples of these processes");
     let ratio = |value: Option<f64>| match value {
+        _ if part.by_use => Evidence::unknown("access bits tell of no user"),
         _ if part.sample_period == 0 => {
             Evidence::unknown("samples go over memory part after part: told at the end of a round")
         }
@@ -259,6 +261,7 @@ mod tests {
             sample_count: Evidence::measured(70, "test"),
             sample_period: 1000,
             samples_lost: 0,
+            by_use: false,
             processes: vec![process(1, 150_000), process(2, 20_000)],
             own_cpu_us: Evidence::unknown("test"),
         }

@@ -285,6 +285,7 @@ impl World {
             },
             sample_period: period,
             samples_lost: 0,
+            by_use: false,
             pages,
             own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {

@@ -48,6 +48,7 @@ fn scene(users: impl Fn(u64) -> [u32; 4], used: Option<f64>, stalled: Option<f64
         sample_count: Evidence::measured(1, "test"),
         sample_period: 100,
         samples_lost: 0,
+        by_use: false,
         own_cpu_us: Evidence::unknown("test"),
         processes: vec![ProcessState {
             name: "test".into(),

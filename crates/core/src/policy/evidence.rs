@@ -47,6 +47,8 @@ pub enum EvidenceKind {
     ControllerImbalance,
     /// Samples of pages with the node that accessed them.
     PageAccesses,
+    /// Samples of the use of pages, whoever uses them.
+    PageUse,
     /// Accesses of every page, none left out.
     EveryPage,
     /// What each process executes, and how much memory it asks for.
@@ -58,6 +60,12 @@ pub enum EvidenceKind {
 }
 
 impl EvidenceKind {
+    /// Does it come by samples of pages?
+    #[must_use]
+    pub fn is_sampled(self) -> bool {
+        matches!(self, Self::PageAccesses | Self::PageUse)
+    }
+
     /// Words for a sentence.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -66,6 +74,7 @@ impl EvidenceKind {
             Self::LocalAccessRatio => "the local-access ratio",
             Self::ControllerImbalance => "the controller imbalance",
             Self::PageAccesses => "samples of pages with the node that used them",
+            Self::PageUse => "samples of the use of pages",
             Self::EveryPage => "the accesses of every page",
             Self::ProgramWork => {
                 "the floating-point operations and memory references of each process"
@@ -84,7 +93,7 @@ impl EvidenceKind {
             Self::MemoryAccesses | Self::LocalAccessRatio | Self::ControllerImbalance => {
                 "run in the lab (`hither lab run`), or on a machine whose memory counters are readable"
             }
-            Self::PageAccesses => {
+            Self::PageAccesses | Self::PageUse => {
                 "run in the lab (`hither lab run`), or with a tracker that samples accesses; \
                  `hither topo --doctor` lists them"
             }
@@ -111,9 +120,10 @@ impl EvidenceKind {
             Self::MemoryAccesses => &metrics.memory_accesses_per_us,
             Self::LocalAccessRatio => &metrics.local_access_ratio,
             Self::ControllerImbalance => &metrics.controller_imbalance,
-            Self::PageAccesses => {
+            Self::PageAccesses | Self::PageUse => {
                 let samples = &snapshot.sample_count;
-                return (!samples.is_known()).then(|| samples.basis().to_owned());
+                let tells_users = self == Self::PageUse || !snapshot.by_use;
+                return (!samples.is_known() || !tells_users).then(|| samples.basis().to_owned());
             }
             Self::EveryPage => {
                 let is_whole = snapshot.sample_count.is_known() && snapshot.sample_period == 1;
@@ -147,5 +157,24 @@ impl EvidenceKind {
             Some(value) => Some(format!("its value is {value}")),
             None => Some(figure.basis().to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Evidence;
+
+    #[test]
+    fn users_are_not_known_by_use() {
+        let mut snapshot = Snapshot::of_nodes(Vec::new(), "not looked yet");
+        for kind in [EvidenceKind::PageAccesses, EvidenceKind::PageUse] {
+            assert_eq!(kind.missing(&snapshot).as_deref(), Some("not looked yet"));
+        }
+        snapshot.sample_count = Evidence::estimated(5, "access bits");
+        snapshot.by_use = true;
+        let users = EvidenceKind::PageAccesses.missing(&snapshot);
+        assert_eq!(users.as_deref(), Some("access bits"));
+        assert_eq!(EvidenceKind::PageUse.missing(&snapshot), None);
     }
 }

@@ -115,7 +115,7 @@ pub fn run(
     Ok(Finished {
         ended,
         run_us,
-        usage: sys::own_usage(),
+        usage: (decided.as_ref()).map_or_else(sys::own_usage, |(decided, _)| decided.usage()),
         decided,
         placed,
         mirrored: None,

@@ -57,6 +57,7 @@ fn standing(
     };
     let of_trackers = [
         EvidenceKind::PageAccesses,
+        EvidenceKind::PageUse,
         EvidenceKind::EveryPage,
         EvidenceKind::ProgramWork,
         EvidenceKind::CacheUse,
@@ -79,6 +80,9 @@ fn standing(
         (_, true) => "nothing moves pages here: --dry-run alone".to_owned(),
         (Some(Rung::Device), _) => "the lab's device counts and samples".to_owned(),
         (Some(Rung::Pmu), _) => "the processor samples accesses".to_owned(),
+        (Some(Rung::Software), _) if standing.tracker == Some(table::DAMON.name) => {
+            "access bits tell which memory is in use".to_owned()
+        }
         (Some(Rung::Software), _) => "gates are estimated, and a part is tried first".to_owned(),
     };
     if policy == policy::auto::NAME && standing.works {
@@ -127,7 +131,7 @@ mod tests {
     use super::*;
 
     fn checks(working: &[&str]) -> Vec<Check> {
-        let names = ["opium", "perf", "hintfault", "counts", "kernel"];
+        let names = ["opium", "perf", "damon", "hintfault", "counts", "kernel"];
         let check = |&name| Check {
             role: About::Tracker,
             name,
@@ -160,6 +164,17 @@ mod tests {
         assert_eq!(software.rung, Some(Rung::Software));
         assert!(software.found.contains("no forecast"));
         assert_eq!(software.raise, ["pmu: perf was looked at; mend perf"]);
+    }
+
+    #[test]
+    fn access_bits_do_where_nobody_asks_for_users() {
+        let of =
+            |working: &[&str]| standing("tiers", &[EvidenceKind::PageUse], true, &checks(working));
+        let bits = of(&["damon", "hintfault", "kernel"]);
+        assert_eq!((bits.works, bits.tracker), (true, Some("damon")));
+        assert!(bits.found.contains("access bits"), "{}", bits.found);
+        let faults = of(&["hintfault", "kernel"]);
+        assert_eq!((faults.works, faults.tracker), (true, Some("hintfault")));
     }
 
     #[test]

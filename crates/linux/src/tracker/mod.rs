@@ -113,8 +113,8 @@ pub trait Tracker: Send {
     /// that have none ignore it.
     fn keep_observations(&mut self, _keep: bool) {}
 
-    /// Whether snapshots' pages, and the view, are filled in from now on, as they are at first: who
-    /// takes observations alone saves what that costs. Trackers to whom it costs nothing ignore it.
+    /// Whether snapshots' pages, and the view, are filled in from now on; but for access bits they are at
+    /// first. Who takes observations alone saves what that costs. Trackers to whom it costs nothing ignore it.
     fn fill_in_pages(&mut self, _fill_in: bool) {}
 
     /// Appends what was seen by the last [`Tracker::observe`] and has not been taken yet.

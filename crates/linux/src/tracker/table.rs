@@ -50,8 +50,7 @@ pub struct Entry {
     pub name: &'static str,
     /// What it tells.
     pub about: &'static str,
-    /// Where its evidence comes from, where it tells pages with the node that used them: policies
-    /// decide by such trackers.
+    /// Where its evidence comes from, where policies decide by it.
     pub rung: Option<Rung>,
     /// Does it make recordings?
     pub records: Records,
@@ -75,8 +74,7 @@ pub fn rung(name: &str) -> Option<Rung> {
 /// Does the tracker of this name have the kernel move pages that it tells of?
 #[must_use]
 pub fn moves_pages(name: &str) -> bool {
-    let mut entries = TABLE.iter();
-    entries.any(|entry| entry.name == name && entry.rung.is_some() && !entry.only_looks)
+    name == HINTFAULT.name
 }
 
 /// A tracker, or why there is none and what would help.
@@ -106,6 +104,27 @@ pub const OPIUM_PAGES: Entry = Entry {
             here.ghz,
         ))
     },
+};
+
+/// Access bits of the memory of processes.
+pub const DAMON: Entry = Entry {
+    name: "damon",
+    about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
+    rung: Some(Rung::Software),
+    records: Records::Unasked,
+    only_looks: false,
+    open: |here| damon(here, Addresses::Virtual),
+};
+
+/// The kernel's hint faults.
+pub const HINTFAULT: Entry = Entry {
+    name: "hintfault",
+    about: "NUMA hint faults: which CPU touches which page, once per page and scan; the kernel also \
+            moves pages meanwhile",
+    rung: Some(Rung::Software),
+    records: Records::Asked,
+    only_looks: false,
+    open: |here| opened(HintFaultTracker::open(here.root, here.topology)),
 };
 
 /// Access bits of the machine's memory.
@@ -149,26 +168,11 @@ pub const TABLE: &[Entry] = &[
         only_looks: true,
         open: |here| opened(PerfTracker::open(here.root, here.topology, here.ghz)),
     },
-    Entry {
-        name: "damon",
-        about: "access bits of page tables by DAMON: what is hot, not who uses it from where",
-        rung: None,
-        records: Records::Unasked,
-        only_looks: false,
-        open: |here| damon(here, Addresses::Virtual),
-    },
+    DAMON,
     // Works everywhere: what follows records where it is asked for.
     NONE,
     DAMON_PHYSICAL,
-    Entry {
-        name: "hintfault",
-        about: "NUMA hint faults: which CPU touches which page, once per page and scan; the kernel also \
-                moves pages meanwhile",
-        rung: Some(Rung::Software),
-        records: Records::Asked,
-        only_looks: false,
-        open: |here| opened(HintFaultTracker::open(here.root, here.topology)),
-    },
+    HINTFAULT,
     Entry {
         name: "written",
         about: "soft-dirty bits of page tables: which pages are written, exactly, and no reads; costs \
@@ -214,9 +218,12 @@ pub struct NoEvidence {
 }
 
 /// Does this tracker tell what is needed? Who needs every page has use for no sample, and the reverse; what
-/// programs execute is counted by the device and by PMUs.
+/// programs execute is counted by the device and by PMUs; access bits tell of the use of pages alone.
 #[must_use]
 pub fn serves(entry: &Entry, needs: &[EvidenceKind]) -> bool {
+    if entry.name == DAMON.name {
+        return needs == [EvidenceKind::PageUse];
+    }
     let counts_work = entry.name == OPIUM.name || entry.rung == Some(Rung::Pmu);
     if needs.contains(&EvidenceKind::ProgramWork) && !counts_work {
         return false;
@@ -239,15 +246,16 @@ pub fn to_decide(
     open(&whom, policy.needs(), here)
 }
 
-/// The first tracker that gives all of this, for somebody who decides nothing.
+/// The first tracker that gives all of this, for somebody who is to be named where none does.
 ///
 /// # Errors
 /// As [`to_decide`].
 pub fn that_gives(
+    whom: &str,
     needs: &[EvidenceKind],
     here: &TrackerInputs<'_>,
 ) -> Result<Box<dyn Tracker>, NoEvidence> {
-    open("this", needs, here)
+    open(whom, needs, here)
 }
 
 fn open(
@@ -268,6 +276,9 @@ fn open(
         match (entry.open)(here) {
             Err(why) => reasons.push(format!("tracker {}: {why}", entry.name)),
             Ok(mut tracker) => {
+                if needs.iter().any(|kind| kind.is_sampled()) {
+                    tracker.fill_in_pages(true);
+                }
                 if needs.contains(&EvidenceKind::ProgramWork) {
                     tracker.count_work();
                 }
@@ -359,5 +370,20 @@ mod tests {
             .iter()
             .rfind(|entry| entry.records == Records::Unasked);
         assert_eq!(unasked.unwrap().name, "none");
+    }
+
+    #[test]
+    fn access_bits_serve_who_asks_for_no_user() {
+        let serving = |needs: &[EvidenceKind]| -> Vec<&str> {
+            let entries = deciding().filter(|entry| serves(entry, needs));
+            entries.map(|entry| entry.name).collect()
+        };
+        let users = serving(&[EvidenceKind::PageAccesses]);
+        assert_eq!(users, ["opium", "perf", "hintfault"]);
+        let use_ = serving(&[EvidenceKind::PageUse]);
+        assert_eq!(use_, ["opium", "perf", "damon", "hintfault"]);
+        let both = serving(&[EvidenceKind::PageUse, EvidenceKind::PageAccesses]);
+        assert_eq!(both, users);
+        assert!(moves_pages("hintfault") && !moves_pages("damon") && !moves_pages("perf"));
     }
 }

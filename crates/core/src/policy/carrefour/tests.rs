@@ -80,6 +80,7 @@ impl Scene {
             sample_count: Evidence::measured(1, "test"),
             sample_period: 100,
             samples_lost: 0,
+            by_use: false,
             own_cpu_us: Evidence::unknown("test"),
             processes: vec![ProcessState {
                 name: "test".into(),

@@ -117,8 +117,10 @@ pub struct Hot {
     config: Config,
     heat: Heat,
     trial: Trial,
-    /// Accesses that a full sample stands for.
+    /// Accesses that a full sample stands for; 0 where nobody tells.
     period: f64,
+    /// Does evidence go over memory part after part?
+    by_rounds: bool,
     began_us: Option<u64>,
     /// For how long samples were full, in us.
     looked_us: u64,
@@ -196,6 +198,7 @@ impl Hot {
         };
         self.heat.begin(snapshot, context.now_us);
         self.kernel_moves |= snapshot.pages.iter().any(|page| page.was.is_some());
+        self.by_rounds = snapshot.sample_period == 0 && !snapshot.by_use;
         let period = f64::from(snapshot.sample_period);
         if self.period == 0.0 {
             self.period = period;
@@ -288,20 +291,15 @@ impl Hot {
         }
     }
 
-    /// Does evidence go over memory part after part?
-    fn is_by_rounds(&self) -> bool {
-        self.period <= 0.0
-    }
-
     fn min_seen(&self) -> u32 {
-        match self.is_by_rounds() {
+        match self.by_rounds {
             false => self.config.min_seen,
             true => self.config.min_seen_by_rounds,
         }
     }
 
     fn swap_factor(&self) -> f64 {
-        match self.is_by_rounds() {
+        match self.by_rounds {
             false => self.config.swap_factor,
             true => self.config.swap_factor_by_rounds,
         }
@@ -335,11 +333,11 @@ impl Hot {
             }
             self.change_places(context, border, &worth, window_s, &mut draft);
         }
-        if !self.is_by_rounds() {
+        if !self.by_rounds {
             self.trial.set(&draft.tried, window_s, self.heat.sample());
         }
         // The looks of a campaign under way come anyway, and places that were left for others are to be taken.
-        let is_weighed = !self.is_by_rounds() && context.unjudged_pages == 0;
+        let is_weighed = self.period > 0.0 && context.unjudged_pages == 0;
         if is_weighed && !draft.moves.is_empty() && !draft.pays(context.look_us) {
             draft.moves.clear();
             (draft.leaving, draft.coming) = (0, 0);
@@ -448,7 +446,7 @@ impl Hot {
                 break;
             }
             // What its program says of a page needs no trial, nor does a round, in which all pages come once.
-            let gain_ns = match self.is_by_rounds() || mechanism != Mechanism::Promote {
+            let gain_ns = match self.by_rounds || mechanism != Mechanism::Promote {
                 true => gain(page.heat, victim.heat),
                 false => {
                     draft.tried.push((*page, Side::Hot));
@@ -506,7 +504,7 @@ impl Hot {
         let is_in = |home: usize| ladder.rank(home) == border.rank;
         let may_leave = |heat| border.excess_pages > 0 || border.is_below(heat);
         // Memory that no round has come to yet is not unused.
-        let is_waiting = self.is_by_rounds() && border.excess_pages == 0;
+        let is_waiting = self.by_rounds && border.excess_pages == 0;
         let met_us = if is_waiting { FIRST_US } else { 0 };
         self.heat.coldest(wanted, met_us, is_in, may_leave, free)
     }
@@ -629,7 +627,7 @@ impl Policy for Hot {
     }
 
     fn needs(&self) -> &[EvidenceKind] {
-        &[EvidenceKind::PageAccesses]
+        &[EvidenceKind::PageUse]
     }
 
     fn listing(&self) -> Listing {

@@ -279,6 +279,7 @@ mod tests {
                 sample_count: Evidence::measured(1, "test"),
                 sample_period: 1,
                 samples_lost: 0,
+                by_use: false,
                 processes: vec![ProcessState {
                     cpu_us: Evidence::measured(self.cpu_us, "test"),
                     ..ProcessState::of_test(Pid(9), SpaceId(1))

@@ -33,6 +33,8 @@ struct Town {
     unjudged_pages: u64,
     /// Does the kernel's balancing move pages?
     kernel_moves: bool,
+    /// Do samples tell the use of pages alone?
+    by_use: bool,
     now_us: u64,
     random: Random,
 }
@@ -51,6 +53,7 @@ impl Town {
             look_us: None,
             unjudged_pages: 0,
             kernel_moves: false,
+            by_use: false,
             now_us: 1_000_000,
             random: Random::new(5),
         }
@@ -104,8 +107,9 @@ impl Town {
             pages: pages.collect(),
             present: Vec::new(),
             sample_count: Evidence::measured(samples as u64, "test"),
-            sample_period: PERIOD,
+            sample_period: if self.by_use { 0 } else { PERIOD },
             samples_lost: 0,
+            by_use: self.by_use,
             processes: vec![ProcessState::of_test(PID, SpaceId(1))],
             own_cpu_us: Evidence::unknown("test"),
         };
@@ -268,6 +272,29 @@ fn pages_that_were_lucky_take_no_places() {
     let hot = town.fast().iter().filter(|page| **page % 512 == 0).count();
     assert_eq!(hot, 8, "of the hot pages");
     assert!(moved < 64, "{moved} moves for 6 pages");
+}
+
+#[test]
+fn access_bits_tell_what_is_hot_and_of_equals_none_move() {
+    let mut homes = vec![FAST; 1024];
+    homes.extend(vec![SLOW; 3072]);
+    let mut town = Town::new(homes, 16);
+    town.by_use = true;
+    // All that is in use is alike: nobody has the places of others.
+    let moved: usize = (0..100)
+        .map(|_| town.step(1000, within(0, 4096)).moves.len())
+        .sum();
+    assert!(moved < 64, "{moved} moves among equals");
+    // Then a part alone, which lies in slow memory.
+    for _ in 0..100 {
+        town.step(1000, within(2048, 800));
+    }
+    let hot = town
+        .fast()
+        .iter()
+        .filter(|page| (2048..2848).contains(*page))
+        .count();
+    assert!(hot > 720, "{hot} of 800 hot pages");
 }
 
 #[test]
