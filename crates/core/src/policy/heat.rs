@@ -213,6 +213,11 @@ impl Heat {
         self.weights.1 = self.weights.1 * faded + squares;
     }
 
+    /// Faded samples of all pages; `None` where there are none.
+    pub fn all(&self) -> Option<f64> {
+        (self.weights.0 > 0.0).then_some(self.weights.0)
+    }
+
     /// What one sample counts: the variance of a count that chance explains, over its mean.
     pub fn sample(&self) -> f64 {
         let (sum, squares) = self.weights;

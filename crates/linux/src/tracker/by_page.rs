@@ -8,7 +8,7 @@
 //! A home is where the page is when it is looked for: of a page that moved between the sample and
 //! the look it is the new one.
 
-use super::aggregate::runs;
+use super::aggregate::{READ_GAP, READ_PAGES, SCAN_GAP, runs};
 use crate::proc::frames::FrameNodes;
 use crate::proc::pagemap::{self, Pagemap};
 use crate::proc::tree::Tree;
@@ -20,11 +20,6 @@ use std::ops::Range;
 
 /// Pages per query.
 const QUERY_PAGES: usize = 4096;
-/// Unsampled pages that one read of a page map covers, and most pages of a read.
-const READ_GAP: u64 = 256;
-const READ_PAGES: u64 = 1 << 14;
-/// Unsampled pages that one scan for huge pages covers.
-const SCAN_GAP: u64 = 1 << 13;
 /// Not found yet.
 const NOWHERE: NodeId = NodeId(u32::MAX);
 

@@ -34,7 +34,6 @@ mod ranges;
 
 pub use fit::{LEAST_REGIONS, Pace, Setting};
 
-use super::by_page::ByPage;
 use super::{Cost, Tracker};
 use crate::error::{Error, Result};
 use crate::filter;
@@ -47,12 +46,12 @@ use crate::restore::{self, Journal};
 use crate::root::Root;
 use crate::sys::{self, EventAttribute, EventScope};
 use admin::Target;
-use draws::Used;
+use draws::{Drawing, Used};
 use events::{Collector, Layout};
+use fit::Saturation;
 use hither_core::ids::Pid;
 use hither_core::observation::{Observations, RegionAccess};
 use hither_core::plan::Sampling;
-use hither_core::policy::random::Random;
 use hither_core::snapshot::{Evidence, GlobalMetrics, Snapshot};
 use std::fs::File;
 use std::ops::Range;
@@ -71,11 +70,8 @@ const LOOK_NS: u64 = 5_000_000_000;
 const LOOK_SHARE: u64 = 200;
 /// Cost is judged over at least this long.
 const JUDGE_NS: u64 = 500_000_000;
-/// Pages drawn a second at most, at full and at cheap sampling: a share of 1,000 has a standard error of 1.6 points.
-const FULL_DRAWS: f64 = 10_000.0;
-const CHEAP_DRAWS: f64 = 1_000.0;
-const DRAWN: &str =
-    "pages drawn from DAMON's regions by how long they were in use, by whom is not known";
+/// Share of the budget at cheap sampling: what is seen must tell much use from little, or a change goes unnoticed.
+const CHEAP_SHARE: f64 = 0.25;
 const NOT_BY_WHOM: &str = "the tracker `damon` sees which addresses are used, not who uses them";
 
 /// What is watched.
@@ -100,7 +96,7 @@ struct Watched {
     ranges: Vec<Range<u64>>,
     mapped_bytes: u64,
     looked: (u64, u64),
-    /// What the last aggregation found in use.
+    /// What the aggregations since the last look found in use, or, where none has ended since, those before.
     used: Vec<Used>,
     /// The event lives as long as its ring.
     _event: File,
@@ -131,13 +127,16 @@ pub struct DamonTracker {
     keep: bool,
     /// Are pages drawn?
     draws: bool,
-    by_page: ByPage,
-    random: Random,
+    drawing: Drawing,
+    /// CPU time of taking results in.
+    drained_ns: u64,
+    /// Of what was told since the last judgement.
+    saturation: Saturation,
     found: Vec<RegionAccess>,
     opened_ns: u64,
     cost: Cost,
-    /// Cost and time at the last judgement.
-    judged: (Cost, u64),
+    /// CPU time that the pace determines, and time, at the last judgement.
+    judged: (u64, u64),
     notes: Vec<String>,
 }
 
@@ -197,12 +196,13 @@ impl DamonTracker {
             told_full: false,
             keep: false,
             draws: false,
-            by_page: ByPage::new(root),
-            random: Random::new(1),
+            drawing: Drawing::new(root),
+            drained_ns: 0,
+            saturation: Saturation::default(),
             found: Vec::new(),
             opened_ns,
             cost: Cost::default(),
-            judged: (Cost::default(), opened_ns),
+            judged: (0, opened_ns),
             notes: note.into_iter().collect(),
         };
         if admin::stat_is_on(root) {
@@ -257,7 +257,7 @@ impl DamonTracker {
             }
         };
         if self.watched.is_empty() {
-            self.judged = (self.cost, sys::monotonic_ns());
+            self.judged = (self.spent_ns(), sys::monotonic_ns());
         }
         self.watched.push(Watched {
             slot,
@@ -306,37 +306,20 @@ impl DamonTracker {
                 self.cost.kernel_ns += watched.on_cpu.add(record);
                 collector.add(record, &mut self.found);
             });
-            let Some(last) = self.found[before..].last().filter(|_| self.draws) else {
+            let found = &self.found[before..];
+            if !self.draws || found.is_empty() {
                 continue;
-            };
-            let of_last = |region: &&RegionAccess| region.time_ns == last.time_ns;
-            let found = self.found[before..].iter().filter(of_last);
+            }
+            let aggregations = found.chunk_by(|a, b| a.time_ns == b.time_ns).count();
+            let used = found
+                .iter()
+                .filter_map(|region| Used::of(region, aggregations));
             watched.used.clear();
-            watched.used.extend(found.filter_map(used));
+            watched.used.extend(used);
+            for region in found {
+                self.saturation.add(region);
+            }
         }
-    }
-
-    /// Pages of the interval for who decides by them.
-    fn draw(&mut self, tree: &Tree, snapshot: &mut Snapshot) {
-        let most = match self.sampling {
-            Sampling::Full => FULL_DRAWS,
-            Sampling::Cheap | Sampling::Off => CHEAP_DRAWS,
-        };
-        let regions = self.watched.iter().flat_map(|watched| {
-            let process = tree.by_incarnation(watched.incarnation);
-            process
-                .into_iter()
-                .flat_map(|process| watched.used.iter().map(|used| (process.pid, used)))
-        });
-        let seconds = snapshot.interval_us as f64 / 1e6;
-        let (by_page, mut count) = (&mut self.by_page, 0);
-        draws::draw(regions, seconds, most, &mut self.random, |pid, page| {
-            count += 1;
-            by_page.add(pid, page, 0, false);
-        });
-        self.by_page.finish(tree, &mut snapshot.pages);
-        snapshot.by_use = true;
-        snapshot.sample_count = Evidence::estimated(count, DRAWN);
     }
 
     /// Stops the kdamonds that `gone` says.
@@ -430,6 +413,11 @@ impl DamonTracker {
         self.stop_those(|watched| refused.contains(&watched.slot))
     }
 
+    /// CPU time that the pace determines: neither changes of it do, nor pages that are drawn.
+    fn spent_ns(&self) -> u64 {
+        self.cost.kernel_ns + self.drained_ns
+    }
+
     /// Looks at what watching costs, and changes the pace where it is too much or needlessly little.
     fn judge(&mut self, now_ns: u64) -> Result<()> {
         let (before, since_ns) = self.judged;
@@ -437,20 +425,24 @@ impl DamonTracker {
         if passed_ns < JUDGE_NS.max(3000 * self.pace.sample_us) || self.watched.is_empty() {
             return Ok(());
         }
-        let spent = self.cost.total_ns() - before.total_ns();
+        let spent = self.spent_ns().saturating_sub(before);
         let share = spent as f64 / passed_ns as f64 / f64::from(self.cpu_count);
         let budget = match self.sampling {
             Sampling::Full => self.budget,
-            Sampling::Cheap | Sampling::Off => self.budget / 10.0,
+            Sampling::Cheap | Sampling::Off => self.budget * CHEAP_SHARE,
         };
-        let Some(fitted) = fit::fit(&self.setting, self.pace, share / budget, passed_ns) else {
+        let use_ = share / budget;
+        let is_saturated = self.saturation.is_high();
+        let Some(fitted) = fit::fit(&self.setting, self.pace, use_, passed_ns, is_saturated) else {
             if passed_ns >= fit::SURE_NS {
-                self.judged = (self.cost, now_ns);
+                self.judged = (self.spent_ns(), now_ns);
+                self.saturation = Saturation::default();
             }
             return Ok(());
         };
         self.pace = fitted;
-        self.judged = (self.cost, now_ns);
+        self.judged = (self.spent_ns(), now_ns);
+        self.saturation = Saturation::default();
         let (root, pace) = (&self.root, self.pace);
         let mut refused = Vec::new();
         for watched in &mut self.watched {
@@ -462,13 +454,6 @@ impl DamonTracker {
         // The next look starts these again, with the new pace and without what they knew.
         self.stop_those(|watched| refused.contains(&watched.slot))
     }
-}
-
-/// The pages of a region that was found in use.
-fn used(region: &RegionAccess) -> Option<Used> {
-    let share = f64::from(region.access_count) / f64::from(region.check_count.max(1));
-    let pages = region.addresses.start >> 12..region.addresses.end >> 12;
-    (share > 0.0 && !pages.is_empty()).then_some(Used { pages, share })
 }
 
 /// Physical memory that Linux uses.
@@ -489,7 +474,7 @@ impl Tracker for DamonTracker {
         "damon"
     }
 
-    /// `Cheap` has a tenth of the budget; `Off` stops the kdamonds.
+    /// `Cheap` has a quarter of the budget; `Off` stops the kdamonds.
     fn set_sampling(&mut self, sampling: Sampling) {
         self.sampling = sampling;
     }
@@ -502,8 +487,15 @@ impl Tracker for DamonTracker {
         snapshot.samples_lost = 0;
         snapshot.pages.clear();
         self.drain();
+        self.drained_ns += sys::thread_cpu_ns().saturating_sub(begun_ns);
         if self.draws {
-            self.draw(tree, snapshot);
+            let regions = self.watched.iter().flat_map(|watched| {
+                let process = tree.by_incarnation(watched.incarnation);
+                let used = watched.used.iter();
+                used.filter_map(move |used| Some((process?.pid, used)))
+            });
+            let most = draws::most(self.sampling, self.cpu_count);
+            self.drawing.fill(regions, most, tree, snapshot);
         }
         if !self.keep {
             self.found.clear();

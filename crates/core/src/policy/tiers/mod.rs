@@ -13,6 +13,9 @@
 //!   ([`Config::swap_factor`]) and whose loss, and both moves, the gain exceeds. So equals do not change places
 //!   for ever. Both are tried before ([`trial`]): of many pages with few samples the hottest were lucky, and the
 //!   coldest unlucky. The colder page goes first; pages are demoted for no other reason, except for a quota.
+//! - Access bits tell how long pages are in use, and not how many accesses that is ([`Snapshot::by_use`]): there are
+//!   taken to be as many as fit into the CPU time of the programs, each of them waited for. So a move is left that
+//!   could not pay even then.
 //! - What all moves of a step save must exceed what looking closely costs hither until they have their verdict: else
 //!   a few pages now and then would keep it looking for good.
 //! - Where the kernel's balancing is seen to move pages, no more leave the fast tier at once than it does not fill
@@ -283,10 +286,18 @@ impl Hot {
             let waited = per_us * slow / 1000.0;
             saved_ns /= (waited / snapshot.busy_cpus()).max(1.0);
         }
-        let horizon = self.config.horizon_us as f64 / 1e6 / window_s;
+        let horizon_s = self.config.horizon_us as f64 / 1e6;
+        let accesses = match (snapshot.by_use, slow) {
+            (true, Some(slow)) => {
+                // At most as many as the CPU time has room for, if all of them went to slow memory.
+                let most = snapshot.busy_cpus() * horizon_s * 1e9 / slow;
+                self.heat.all().map(|all| most / all)
+            }
+            _ => (self.period > 0.0).then_some(self.period * horizon_s / window_s),
+        };
         Worth {
             saved_ns,
-            accesses: (self.period > 0.0).then_some(self.period * horizon),
+            accesses,
             move_ns: context.page_move_ns(),
         }
     }
@@ -316,8 +327,11 @@ impl Hot {
             draft.most_leaving = draft.ladder.unseen_room(0);
         }
         let window_s = self.window_s(snapshot);
+        // The looks of a campaign under way come anyway, and places that were left for others are to be taken.
+        let mut is_weighed = context.unjudged_pages == 0;
         for (rank, border) in (0..).zip(&borders) {
             let worth = self.worth(snapshot, context, tiers, rank, window_s);
+            is_weighed &= worth.accesses.is_some();
             let fast_ns = tiers.read_ns(snapshot, rank);
             let slow_ns = tiers.read_ns(snapshot, rank + 1);
             let overload = fast_ns.zip(slow_ns).map_or(0.0, |(fast, slow)| fast / slow);
@@ -336,8 +350,6 @@ impl Hot {
         if !self.by_rounds {
             self.trial.set(&draft.tried, window_s, self.heat.sample());
         }
-        // The looks of a campaign under way come anyway, and places that were left for others are to be taken.
-        let is_weighed = self.period > 0.0 && context.unjudged_pages == 0;
         if is_weighed && !draft.moves.is_empty() && !draft.pays(context.look_us) {
             draft.moves.clear();
             (draft.leaving, draft.coming) = (0, 0);
