@@ -242,19 +242,21 @@ impl Command {
         for chosen in chosen {
             policies.push(policy::by_name(&chosen.policy)?);
         }
-        // Whose needs are most is served; the others have their share of it.
-        policies.sort_by_key(|policy| std::cmp::Reverse(policy.needs().len()));
-        let first = policies.first().context("there is no scope")?;
+        let needs = policy::needs_of(policies.iter().map(|policy| &**policy));
+        let whom = match &policies[..] {
+            [one] => format!("policy {}", one.name()),
+            _ => "this choice of policies".to_owned(),
+        };
         let here = TrackerInputs {
             root,
             topology,
             ghz: None,
         };
-        match table::to_decide(&**first, &here) {
-            Ok(mut tracker) => {
+        match table::to_serve(&whom, &needs, &here) {
+            Ok((mut tracker, missing)) => {
                 let sampling = tracker.first_sampling();
                 tracker.set_sampling(sampling);
-                Ok((tracker, Vec::new()))
+                Ok((tracker, missing))
             }
             Err(why) if self.dry_run => {
                 let tracker = (table::NONE.open)(&here).map_err(|why| anyhow!(why))?;

@@ -80,8 +80,7 @@ impl Command {
             ghz: None,
         };
         let needs = [EvidenceKind::ProgramWork];
-        let mut tracker =
-            table::that_gives("this", &needs, &here).map_err(|why| anyhow!("{why}"))?;
+        let mut tracker = table::that_gives(&needs, &here).map_err(|why| anyhow!("{why}"))?;
         tracker.set_sampling(Sampling::Off);
         let scope = Scope::Any(chosen.iter().map(|chosen| chosen.watched.clone()).collect());
         let mut watch = Watch::new(&root, &topology, scope, tracker);

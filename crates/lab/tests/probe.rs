@@ -21,7 +21,7 @@ fn the_machine_file_is_found_again() {
         .arg(&file)
         .args(["--", "sh", "-c"])
         .arg(format!(
-            "{AGENT_PATH} probe --seconds 1 --rounds 3 --json -"
+            "{AGENT_PATH} probe --seconds 1 --rounds 2 --json -"
         ))
         .output()
         .unwrap();

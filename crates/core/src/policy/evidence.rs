@@ -1,5 +1,6 @@
 //! What a policy may need to know, and the sentence for when it is unknown.
 
+use super::Policy;
 use crate::snapshot::{ProcessState, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,21 @@ pub enum EvidenceKind {
     CacheUse,
     /// Distances between nodes.
     Distances,
+}
+
+/// What policies need together, each once: who tells the users of pages tells of their use, too.
+#[must_use]
+pub fn needs_of<'a>(policies: impl IntoIterator<Item = &'a dyn Policy>) -> Vec<EvidenceKind> {
+    let mut needs: Vec<EvidenceKind> = Vec::new();
+    for &kind in policies.into_iter().flat_map(Policy::needs) {
+        if !needs.contains(&kind) {
+            needs.push(kind);
+        }
+    }
+    if needs.contains(&EvidenceKind::PageAccesses) {
+        needs.retain(|&kind| kind != EvidenceKind::PageUse);
+    }
+    needs
 }
 
 impl EvidenceKind {
@@ -163,7 +179,22 @@ impl EvidenceKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::by_name;
     use crate::snapshot::Evidence;
+
+    #[test]
+    fn one_tracker_is_to_tell_what_several_policies_need() {
+        let of = |names: &[&str]| {
+            let policies: Vec<Box<dyn Policy>> =
+                names.iter().map(|name| by_name(name).unwrap()).collect();
+            needs_of(policies.iter().map(|policy| &**policy))
+        };
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&["tiers", "tiers"]), [EvidenceKind::PageUse]);
+        assert_eq!(of(&["tiers", "carrefour"]), [EvidenceKind::PageAccesses]);
+        let all = of(&["hydm", "tiers", "none"]);
+        assert_eq!(all, [EvidenceKind::ProgramWork, EvidenceKind::PageUse]);
+    }
 
     #[test]
     fn users_are_not_known_by_use() {

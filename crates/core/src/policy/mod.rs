@@ -19,7 +19,7 @@ pub mod tiers;
 mod units;
 pub mod wrong_node;
 
-pub use evidence::{EvidenceKind, Rung};
+pub use evidence::{EvidenceKind, Rung, needs_of};
 
 use crate::declared::Declared;
 use crate::engine::ledger::Ledger;

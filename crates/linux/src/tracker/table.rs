@@ -246,16 +246,41 @@ pub fn to_decide(
     open(&whom, policy.needs(), here)
 }
 
-/// The first tracker that gives all of this, for somebody who is to be named where none does.
+/// The first tracker that gives all of this, for somebody who decides nothing.
 ///
 /// # Errors
 /// As [`to_decide`].
 pub fn that_gives(
-    whom: &str,
     needs: &[EvidenceKind],
     here: &TrackerInputs<'_>,
 ) -> Result<Box<dyn Tracker>, NoEvidence> {
-    open(whom, needs, here)
+    open("this", needs, here)
+}
+
+/// The first tracker that gives what several policies need together ([`hither_core::policy::needs_of`]), or, where none
+/// does, what those of them need that decide by samples; and what is missing then. `whom` names them in a sentence.
+///
+/// # Errors
+/// As [`to_decide`].
+pub fn to_serve(
+    whom: &str,
+    needs: &[EvidenceKind],
+    here: &TrackerInputs<'_>,
+) -> Result<(Box<dyn Tracker>, Vec<String>), NoEvidence> {
+    let why = match open(whom, needs, here) {
+        Ok(tracker) => return Ok((tracker, Vec::new())),
+        Err(why) => why,
+    };
+    let sampled = needs.iter().copied().filter(|kind| kind.is_sampled());
+    let sampled: Vec<EvidenceKind> = sampled.collect();
+    if sampled.is_empty() || sampled == needs {
+        return Err(why);
+    }
+    let tracker = open(whom, &sampled, here)?;
+    Ok((
+        tracker,
+        why.to_string().lines().map(str::to_owned).collect(),
+    ))
 }
 
 fn open(
