@@ -29,6 +29,8 @@ pub enum Sight {
     /// Hint faults: of a page one at most in an interval, which stands for nobody knows how many
     /// accesses.
     HintFaults,
+    /// Access bits: samples in proportion to use, which nobody knows by whom, nor how many accesses they stand for.
+    AccessBits,
 }
 
 /// What observes.
@@ -126,8 +128,10 @@ impl Interval {
                 continue;
             }
             let counts = self.samples.entry((process.pid, unit)).or_default();
-            if tracker.sight != Sight::HintFaults || counts.total() == 0 {
-                counts.add(from, 1);
+            match tracker.sight {
+                Sight::HintFaults if counts.total() > 0 => {}
+                Sight::AccessBits => counts.add(0, 1),
+                Sight::Counters | Sight::Samples | Sight::HintFaults => counts.add(from, 1),
             }
         }
     }
@@ -183,11 +187,11 @@ impl World {
                 _ => Evidence::measured(seen, "the simulation"),
             },
             sample_period: match self.tracker.sight {
-                Sight::HintFaults => 0,
+                Sight::HintFaults | Sight::AccessBits => 0,
                 Sight::Counters | Sight::Samples => period,
             },
             samples_lost: interval.lost,
-            by_use: false,
+            by_use: self.tracker.sight == Sight::AccessBits,
             pages,
             present,
             processes: self.process_states(&interval),

@@ -14,7 +14,7 @@ use hither_core::flow::FlowMemory;
 use hither_core::ids::{NodeId, Pid};
 use hither_core::machine::Curve;
 use hither_core::policy::random::Random;
-use hither_core::policy::{Policy, by_name, tiers};
+use hither_core::policy::{EvidenceKind, Policy, by_name, tiers};
 use hither_core::quota::Quota;
 use hither_core::scope::{ScopeSpec, Selector};
 use hither_core::snapshot::PAGE_BYTES;
@@ -80,10 +80,12 @@ impl Scenario {
         let mut becomes_quiet = true;
         let has_tiers = world.nodes.iter().any(|node| node.cpu_count == 0);
         let mut quotas = Vec::new();
+        let mut wants_users = false;
         for scope in 0..scope_count {
             let policy = policy(random, has_tiers);
             let is_by_tiers = policy.name() == tiers::NAME;
             becomes_quiet &= policy.name() != Restless.name();
+            wants_users |= policy.needs() != [EvidenceKind::PageUse];
             let id = engine.add_scope(ScopeSpec {
                 name: match is_for_all {
                     true => String::new(),
@@ -100,6 +102,10 @@ impl Scenario {
                 engine.set_quota(id, Quota::Pages(pages));
             }
             quotas.push(quota);
+        }
+        // Where nobody asks who uses a page, access bits do.
+        if !wants_users && world.tracker.sight != Sight::Counters {
+            world.tracker.sight = Sight::AccessBits;
         }
         let rules = Rules {
             config: config.clone(),

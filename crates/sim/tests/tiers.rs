@@ -7,7 +7,7 @@ use hither_core::plan::Mechanism;
 use hither_core::policy::by_name;
 use hither_core::quota::Quota;
 use hither_sim::scenario::machine;
-use hither_sim::{Pattern, ProcessKind, SimHands, Simulation, World};
+use hither_sim::{Pattern, ProcessKind, Sight, SimHands, Simulation, World};
 
 /// A node with CPUs and one of slow memory; the fast one has room for so many pages.
 fn two_tiers(fast_pages: u64, slow_pages: u64) -> World {
@@ -58,13 +58,23 @@ fn fast_pages(simulation: &Simulation, pid: Pid) -> u64 {
 
 #[test]
 fn what_is_used_takes_the_place_of_what_is_not_and_goes_back_at_the_end() {
-    for policy in ["tiers", "auto"] {
+    let cases = [
+        ("tiers", Sight::Counters),
+        ("auto", Sight::Counters),
+        ("tiers", Sight::AccessBits),
+    ];
+    for (policy, sight) in cases {
         let programs = vec![(late(0, 16_384, false), by_name(policy).unwrap())];
-        let mut simulation = street(two_tiers(6_000, 40_000), programs, config());
+        let mut world = two_tiers(6_000, 40_000);
+        world.tracker.sight = sight;
+        let mut simulation = street(world, programs, config());
         simulation.run(20_000_000);
         let told = summary(&simulation, 0);
         let shares = fast_shares(&simulation);
-        assert!(shares[0] > 0.95, "{policy}: {shares:?}\n{told}");
+        assert!(
+            shares[0] > 0.95,
+            "{policy} by {sight:?}: {shares:?}\n{told}"
+        );
         assert!(
             !told
                 .verdicts
@@ -76,7 +86,7 @@ fn what_is_used_takes_the_place_of_what_is_not_and_goes_back_at_the_end() {
         assert!(by(Mechanism::Promote) && by(Mechanism::Demote), "{told}");
         simulation.undo();
         let found = simulation.end(true);
-        assert!(found.is_empty(), "{policy}: {found:?}");
+        assert!(found.is_empty(), "{policy} by {sight:?}: {found:?}");
     }
 }
 
