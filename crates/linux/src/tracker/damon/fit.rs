@@ -4,6 +4,8 @@ use hither_core::observation::RegionAccess;
 
 /// Fewer regions than this per process are not worth looking at: DAMON's own default is 10.
 pub const LEAST_REGIONS: u32 = 16;
+/// The same where checks are saturated: many regions that all look alike tell less.
+const LEAST_SATURATED: u32 = LEAST_REGIONS / 2;
 /// With so many, shorter intervals tell more than further regions.
 const ENOUGH_REGIONS: u32 = 128;
 /// Most of the least: 4 GB in regions of 2 MB, the size of a huge page.
@@ -160,7 +162,7 @@ pub fn fit(
             min_regions: now.min_regions / 2,
         };
         let is_possible =
-            finer.sample_us >= setting.sample_us && finer.min_regions >= LEAST_REGIONS;
+            finer.sample_us >= setting.sample_us && finer.min_regions >= LEAST_SATURATED;
         return is_possible.then_some(finer);
     }
     if fits || !use_.is_finite() {
@@ -260,7 +262,8 @@ mod tests {
         let now = pace(40_000, 10, 85);
         assert_eq!(finer(now, 0.5), Some(pace(20_000, 10, 42)));
         assert_eq!(finer(pace(20_000, 10, 42), 0.5), Some(pace(10_000, 10, 21)));
-        assert_eq!(finer(pace(10_000, 10, 21), 0.5), None);
+        assert_eq!(finer(pace(20_000, 10, 16), 0.5), Some(pace(10_000, 10, 8)));
+        assert_eq!(finer(pace(10_000, 10, 8), 0.5), None);
         assert_eq!(finer(pace(5_000, 10, 200), 0.5), None);
         assert_eq!(
             fit(&Setting::THESIS, pace(100_000, 8, 400), 0.5, SECOND, true),
