@@ -610,8 +610,8 @@ pub struct Snapshot {
     pub sample_period: u32,
     /// Samples lost in the interval because a buffer was full.
     pub samples_lost: u64,
-    /// Samples are of the use of pages, in proportion to the time for which they were in use: nobody knows by whom,
-    /// so that all are told at position 0.
+    /// Samples are of the use of pages, in proportion to how much they were used, as far as access bits tell: nobody
+    /// knows by whom, so that all are told at position 0, nor how many accesses a sample stands for.
     #[serde(default)]
     pub by_use: bool,
     /// Watched processes that are alive.

@@ -13,7 +13,7 @@
 //!   ([`Config::swap_factor`]) and whose loss, and both moves, the gain exceeds. So equals do not change places
 //!   for ever. Both are tried before ([`trial`]): of many pages with few samples the hottest were lucky, and the
 //!   coldest unlucky. The colder page goes first; pages are demoted for no other reason, except for a quota.
-//! - Access bits tell how long pages are in use, and not how many accesses that is ([`Snapshot::by_use`]): there are
+//! - Access bits tell which pages are used more, and not how many accesses there are ([`Snapshot::by_use`]): these are
 //!   taken to be as many as fit into the CPU time of the programs, each of them waited for. So a move is left that
 //!   could not pay even then.
 //! - What all moves of a step save must exceed what looking closely costs hither until they have their verdict: else
