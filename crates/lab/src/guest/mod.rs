@@ -17,8 +17,9 @@ mod relay;
 mod resctrl;
 mod rivals;
 mod system;
+mod translations;
 
-use crate::policies::Launch;
+use crate::policies::{self, Launch};
 use crate::protocol::{self, Hello, Job, Kind, RunEnded, RunSpec, Stdin};
 use counters::Meter;
 use hither_core::machine::parse;
@@ -31,6 +32,7 @@ use port::Port;
 use resctrl::Feeder;
 use std::fs;
 use std::process::ExitCode;
+use translations::Emptied;
 
 /// A failure inside the guest: a sentence for the person at the host.
 pub type Result<T> = std::result::Result<T, String>;
@@ -162,6 +164,12 @@ fn run(
         hidden.set(spec.evidence == Rung::Software)?;
         meter.device().set_pmu_only(spec.evidence == Rung::Pmu);
     }
+    let reads_access_bits = spec.evidence == Rung::Software
+        || policies::of_linux(&spec.policy).is_some_and(|rival| rival.launch == Launch::Damon);
+    let emptied = match reads_access_bits {
+        true => Some(Emptied::begin(&root)?),
+        false => None,
+    };
     let _ = fs::remove_file(child::REPORT_PATH);
     port.send(Kind::RunStarted, index, b"")?;
     let mut relay = relay::Relay::new(index, job.sample_ms, meter, feeder);
@@ -194,6 +202,7 @@ fn run(
     if let Some(companion) = companion {
         oracle.end(companion)?;
     }
+    drop(emptied);
     held.put_back(&root)?;
     let report = fs::read_to_string(child::REPORT_PATH).ok();
     let report = report.and_then(|text| serde_json::from_str(&text).ok());
