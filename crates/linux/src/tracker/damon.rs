@@ -24,7 +24,8 @@
 //! by [`hither_core::refine`], after the fact: observations hold what the kernel told.
 //!
 //! What it does not tell: by whom, and how often a page is used between two checks. For who decides by
-//! snapshots, pages are drawn from the regions of the last aggregation, in proportion to their use (`draws.rs`).
+//! snapshots, pages are drawn from the regions of the aggregations since the last look, in proportion to
+//! their use (`draws.rs`).
 
 pub mod admin;
 mod draws;

@@ -201,11 +201,12 @@ impl Hot {
         };
         self.heat.begin(snapshot, context.now_us);
         self.kernel_moves |= snapshot.pages.iter().any(|page| page.was.is_some());
-        self.by_rounds = snapshot.sample_period == 0 && !snapshot.by_use;
         let period = f64::from(snapshot.sample_period);
         if self.period == 0.0 {
             self.period = period;
         }
+        // An interval without samples, whose period is not known, makes no rounds of those before.
+        self.by_rounds = self.period == 0.0 && !snapshot.by_use;
         let weight = match self.period > 0.0 && period > 0.0 {
             true => period / self.period,
             false => 1.0,

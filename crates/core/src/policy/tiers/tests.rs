@@ -33,6 +33,8 @@ struct Town {
     unjudged_pages: u64,
     /// Does the kernel's balancing move pages?
     kernel_moves: bool,
+    /// Accesses that a sample stands for.
+    period: u32,
     /// Do samples tell the use of pages alone?
     by_use: bool,
     now_us: u64,
@@ -53,6 +55,7 @@ impl Town {
             look_us: None,
             unjudged_pages: 0,
             kernel_moves: false,
+            period: PERIOD,
             by_use: false,
             now_us: 1_000_000,
             random: Random::new(5),
@@ -107,7 +110,7 @@ impl Town {
             pages: pages.collect(),
             present: Vec::new(),
             sample_count: Evidence::measured(samples as u64, "test"),
-            sample_period: if self.by_use { 0 } else { PERIOD },
+            sample_period: self.period,
             samples_lost: 0,
             by_use: self.by_use,
             processes: vec![ProcessState::of_test(PID, SpaceId(1))],
@@ -279,7 +282,7 @@ fn access_bits_tell_what_is_hot_and_of_equals_none_move() {
     let mut homes = vec![FAST; 1024];
     homes.extend(vec![SLOW; 3072]);
     let mut town = Town::new(homes, 16);
-    town.by_use = true;
+    (town.by_use, town.period) = (true, 0);
     // All that is in use is alike: nobody has the places of others.
     let moved: usize = (0..100)
         .map(|_| town.step(1000, within(0, 4096)).moves.len())
@@ -298,11 +301,26 @@ fn access_bits_tell_what_is_hot_and_of_equals_none_move() {
 }
 
 #[test]
+fn rounds_are_told_from_samples_whose_period_is_missing_for_once() {
+    let mut town = Town::new(vec![SLOW; 1024], 16);
+    for (period, by_use, by_rounds) in [
+        (0, false, true),
+        (0, true, false),
+        (PERIOD, false, false),
+        (0, false, false),
+    ] {
+        (town.period, town.by_use) = (period, by_use);
+        town.step(10, within(0, 1024));
+        assert_eq!(town.policy.by_rounds, by_rounds, "{period} {by_use}");
+    }
+}
+
+#[test]
 fn use_is_weighed_by_the_time_that_could_be_waited_at_most() {
     // 4 CPUs for 5 s: all pages together could save 13 s, one of them 3 ms, four of them less than four looks of 7 ms.
     let moved = |room, look_us| {
         let mut town = Town::new(vec![SLOW; 4096], room);
-        (town.by_use, town.look_us) = (true, Some(look_us));
+        (town.by_use, town.period, town.look_us) = (true, 0, Some(look_us));
         let steps = (0..20).map(|_| town.step(1000, within(0, 4096)).moves.len());
         steps.sum::<usize>()
     };
